@@ -1,0 +1,204 @@
+//! Nodes: who they are, whether they are connected, and which registration is current.
+//!
+//! A node row is made by [`crate::token::redeem`]. Each Hello of its agent is a registration and
+//! moves the epoch; whatever speaks for a registration names its epoch, so that the cleanup of an
+//! old session can never touch a newer one.
+
+use hub_protocol::{Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
+
+use crate::certificate::{self, Certificate, Distrust};
+use crate::time::Timestamp;
+use crate::token::JoinTokenHash;
+
+/// The newest generation that a ledger counts to. An agent that claims a later one makes it up.
+pub const MAX_GENERATION: Generation = Generation(i64::MAX as u64);
+
+/// Whether a node's agent has a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Its current registration has a session.
+    Connected,
+    /// It has none: it never registered, or its session ended.
+    Away,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Issued at join, for life.
+    pub id: NodeId,
+    /// Given by the operator; no other node has it.
+    pub name: NodeName,
+    /// The key that it joined with. Certificates of later keys are recorded beside it.
+    pub key: Fingerprint,
+    /// The join token that admitted it.
+    pub admitted_by: JoinTokenHash,
+    /// When it joined.
+    pub created: Timestamp,
+    /// How often it has registered.
+    pub epoch: Epoch,
+    /// Moves when the hub took all of its work away.
+    pub generation: Generation,
+    /// The agent process of the current registration; `None` before the first.
+    pub incarnation: Option<Incarnation>,
+    /// Whether it has a session.
+    pub presence: Presence,
+    /// Since when that is so.
+    pub presence_since: Timestamp,
+    /// When it was last known to be alive; `None` before its first registration.
+    pub last_seen: Option<Timestamp>,
+    /// When it was revoked, if it was.
+    pub revoked: Option<Timestamp>,
+    /// Counts the changes of its exposures: see [`crate::exposure::targets`].
+    pub targets_revision: u64,
+}
+
+/// What a Hello says that the ledger needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// The node that the client certificate names.
+    pub node: NodeId,
+    /// The key of that certificate.
+    pub key: Fingerprint,
+    /// The agent process that says Hello.
+    pub incarnation: Incarnation,
+    /// The generation that the agent was told last; `None` if it remembers none.
+    pub last_generation: Option<Generation>,
+}
+
+/// A registration that stands. It is current until the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// The node with its new epoch.
+    pub node: Node,
+    /// The agent's generation is not that of the node: it stops what it runs before anything else.
+    pub fenced: bool,
+    /// The agent process that this registration puts out of office, if there was another.
+    pub superseded: Option<Incarnation>,
+}
+
+/// Why a Hello is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterRefusal {
+    /// The certificate is not trusted, or the node is gone.
+    #[error(transparent)]
+    Distrusted(#[from] Distrust),
+    /// A later process of this node's agent took over; this one never becomes current again.
+    #[error(
+        "another process of node {name} took over from this one; \
+         if two machines share one identity, join one of them anew"
+    )]
+    Superseded {
+        /// The node's name.
+        name: NodeName,
+    },
+}
+
+/// The rows that [`register`] decides on.
+#[derive(Debug, Clone, Default)]
+pub struct RegisterRows {
+    /// The node of that id.
+    pub node: Option<Node>,
+    /// The recorded certificates with the presented key.
+    pub certificates: Vec<Certificate>,
+    /// Whether the incarnation was superseded before.
+    pub superseded: bool,
+}
+
+/// Registers an agent: counts the epoch, records its incarnation, and says whether it is fenced.
+///
+/// A generation ahead of the ledger's means that the ledger was restored from an older copy: it
+/// moves past the agent's, so that whatever the lost history started is stopped.
+pub fn register(
+    rows: RegisterRows,
+    registration: &Registration,
+    now: Timestamp,
+) -> Result<Registered, RegisterRefusal> {
+    let certificates = &rows.certificates;
+    certificate::trusted(
+        rows.node.as_ref(),
+        certificates,
+        registration.node,
+        registration.key,
+        now,
+    )?;
+    let Some(mut node) = rows.node else {
+        return Err(Distrust::UnknownNode {
+            node: registration.node,
+        }
+        .into());
+    };
+    let incarnation = registration.incarnation;
+    let current = node.incarnation;
+    if rows.superseded {
+        return Err(RegisterRefusal::Superseded { name: node.name });
+    }
+    // An agent without memory counts as one of the first generation: it is fenced if there was a
+    // fence that it may have forgotten.
+    let claimed = registration
+        .last_generation
+        .unwrap_or_default()
+        .min(MAX_GENERATION);
+    if claimed > node.generation {
+        node.generation = next(claimed);
+    }
+    node.epoch = Epoch(node.epoch.0 + 1);
+    node.incarnation = Some(incarnation);
+    node.presence = Presence::Connected;
+    node.presence_since = now;
+    node.last_seen = node.last_seen.max(Some(now));
+    Ok(Registered {
+        fenced: registration.last_generation.unwrap_or_default() != node.generation,
+        superseded: current.filter(|current| *current != incarnation),
+        node,
+    })
+}
+
+/// The node was heard of on the session of this epoch. `None`: that session is not current, or
+/// there is nothing to write.
+pub fn seen(node: &Node, epoch: Epoch, now: Timestamp) -> Option<Node> {
+    let current = node.epoch == epoch && node.presence == Presence::Connected;
+    (current && node.last_seen < Some(now)).then(|| Node {
+        last_seen: Some(now),
+        ..node.clone()
+    })
+}
+
+/// The session of this epoch ended. `None`: it was not current, and nothing changes.
+///
+/// `last_seen` is when the agent was last heard of, which an idle timeout puts before `now`.
+pub fn away(node: &Node, epoch: Epoch, last_seen: Timestamp, now: Timestamp) -> Option<Node> {
+    let current = node.epoch == epoch && node.presence == Presence::Connected;
+    current.then(|| Node {
+        presence: Presence::Away,
+        presence_since: now,
+        last_seen: node.last_seen.max(Some(last_seen.min(now))),
+        ..node.clone()
+    })
+}
+
+/// A node that does not exist cannot be revoked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no node {node}; look for it in the list of nodes")]
+pub struct RevokeRefusal {
+    /// The id asked for.
+    pub node: NodeId,
+}
+
+/// Revokes a node for good: none of its certificates is trusted from now on, and its generation
+/// moves, so that an agent which still runs something must stop it. Doing it again changes nothing.
+pub fn revoke(node: Option<Node>, id: NodeId, now: Timestamp) -> Result<Node, RevokeRefusal> {
+    let node = node.ok_or(RevokeRefusal { node: id })?;
+    if node.revoked.is_some() {
+        return Ok(node);
+    }
+    Ok(Node {
+        revoked: Some(now),
+        generation: next(node.generation),
+        ..node
+    })
+}
+
+fn next(generation: Generation) -> Generation {
+    Generation(generation.0 + 1).min(MAX_GENERATION)
+}
