@@ -1,0 +1,3 @@
+//! Operation streams, TLS and endpoints over quinn.
+pub mod endpoint;
+pub mod tls;
