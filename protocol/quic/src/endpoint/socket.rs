@@ -1,0 +1,147 @@
+//! The machine's UDP sockets.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, Runtime as _, TokioRuntime, UdpPoller};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Network;
+
+/// The most bytes that the kernel takes in one call, whether as one packet or as many: the
+/// largest UDP payload over IPv4.
+const MAX_BATCH: usize = 65_507;
+
+/// UDP sockets of the operating system.
+#[derive(Debug, Clone)]
+pub struct UdpNetwork {
+    /// Bytes to ask of the kernel for what was received and not yet read, and again for what was
+    /// sent and has not left. It grants what its own limits allow.
+    pub buffers: usize,
+}
+
+impl Default for UdpNetwork {
+    /// 4 MiB each way: 30 ms at 1 Gbit/s, which covers a thread that is late.
+    fn default() -> Self {
+        Self { buffers: 4 << 20 }
+    }
+}
+
+impl Network for UdpNetwork {
+    fn bind(&self, local: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+        if local.is_ipv6() && local.ip().is_unspecified() {
+            // Where the system has no dual stack, IPv6 alone is what there is.
+            if let Err(error) = socket.set_only_v6(false) {
+                tracing::debug!(%error, "the UDP socket serves IPv6 only");
+            }
+        }
+        for asked in [
+            socket.set_recv_buffer_size(self.buffers),
+            socket.set_send_buffer_size(self.buffers),
+        ] {
+            if let Err(error) = asked {
+                tracing::debug!(%error, bytes = self.buffers, "the kernel keeps its UDP buffers");
+            }
+        }
+        socket.bind(&local.into())?;
+        tracing::debug!(
+            address = ?socket.local_addr().ok().and_then(|address| address.as_socket()),
+            receive_buffer = socket.recv_buffer_size().ok(),
+            send_buffer = socket.send_buffer_size().ok(),
+            "UDP socket open"
+        );
+        let inner = TokioRuntime.wrap_udp_socket(socket.into())?;
+        Ok(Arc::new(Batched { inner }))
+    }
+}
+
+/// Sends batches that are larger than the kernel takes in several calls. `quinn` counts packets,
+/// not bytes, when it fills a batch; with packets beyond 6,550 bytes the kernel would refuse it
+/// whole, and `quinn` would take that for loss.
+#[derive(Debug)]
+struct Batched {
+    inner: Arc<dyn AsyncUdpSocket>,
+}
+
+impl AsyncUdpSocket for Batched {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        self.inner.clone().create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let whole = transmit.contents.len();
+        let batch = match transmit.segment_size {
+            Some(segment) if segment > 0 && whole > MAX_BATCH => batch_size(segment),
+            _ => return self.inner.try_send(transmit),
+        };
+        // If a later call would block, `quinn` sends the whole again; the peer drops what it has.
+        transmit.contents.chunks(batch).try_for_each(|contents| {
+            self.inner.try_send(&Transmit {
+                destination: transmit.destination,
+                ecn: transmit.ecn,
+                contents,
+                segment_size: transmit
+                    .segment_size
+                    .filter(|segment| *segment < contents.len()),
+                src_ip: transmit.src_ip,
+            })
+        })
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        self.inner.poll_recv(cx, bufs, meta)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
+
+/// The most whole segments that fit in one call, in bytes; never less than one segment.
+fn batch_size(segment: usize) -> usize {
+    segment * (MAX_BATCH / segment).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_hold_whole_segments_and_fit_the_kernel() {
+        for segment in [1200, 1452, 6550, 6551, 8972, 32_754, 65_507] {
+            let batch = batch_size(segment);
+            assert_eq!(batch % segment, 0);
+            assert!(
+                batch <= MAX_BATCH && batch + segment > MAX_BATCH,
+                "{segment}: {batch}"
+            );
+        }
+        assert_eq!(
+            batch_size(65_527),
+            65_527,
+            "the kernel refuses it, as a probe should be"
+        );
+    }
+}
