@@ -16,8 +16,19 @@
 //! streams must be polled together, never one after the other: Docker sends both on one
 //! connection, so one that nobody reads holds up the other.
 //!
-//! Two runtimes stand: [`docker`] runs commands in containers that exist, [`process`] runs them
+//! Two runtimes stand: `docker` runs commands in containers that exist, [`process`] runs them
 //! straight on the machine as the agent's user.
+
+pub mod process;
+
+mod group;
+mod leftovers;
+mod proc;
+
+#[cfg(test)]
+mod process_tests;
+#[cfg(test)]
+mod suite;
 
 use std::fmt;
 use std::io;

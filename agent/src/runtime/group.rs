@@ -1,0 +1,281 @@
+//! Stopping a process and its group without ever signalling a stranger.
+//!
+//! A pid alone names nobody for long: once its process is gone, the kernel gives it to another.
+//! So a [`Leader`] is held by a pidfd, which stays with the one process it was opened for and
+//! tells when it ends. Signals to the group as a whole are sent while the leader pins the group's
+//! id, by living or, as our own child, by not having been reaped. After that every member is
+//! looked up, opened and checked on its own.
+//!
+//! ```text
+//! TERM to the group ──► wait for the leader, then for an empty group ──► Terminated
+//!                            │ grace is over
+//!                            ▼
+//!                       KILL until the group is empty ──► Killed, or an error after CONFIRM
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Stopped;
+use super::proc::{self, Stat};
+
+/// How long after KILL a process may take to vanish; longer means that it hangs in the kernel.
+const CONFIRM: Duration = Duration::from_secs(5);
+
+/// Pauses between two looks at a group without its leader: from the first, doubling, to the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+/// One process, held fast, that may lead a process group.
+#[derive(Debug)]
+pub(super) struct Leader {
+    fd: AsyncFd<OwnedFd>,
+    stat: Stat,
+    bond: Bond,
+}
+
+/// What keeps a [`Leader`]'s group from being mistaken for another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Bond {
+    /// It is our child and not reaped, so its pid and its group's id stay taken.
+    Child,
+    /// It is known by pid and start alone, from a record of an earlier run.
+    Record,
+    /// It and all of its group belong to the container with this full id.
+    Container(String),
+}
+
+/// Why a group was not stopped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StopError {
+    /// The system does not let us signal it.
+    #[error("signals to pid {pid} are not permitted")]
+    NotPermitted {
+        /// The process.
+        pid: i32,
+    },
+    /// It lives on after KILL.
+    #[error("pids {pids:?} are still there {} s after KILL", CONFIRM.as_secs())]
+    Survived {
+        /// What is left of the group.
+        pids: Vec<i32>,
+    },
+    /// `/proc` or the signal calls failed.
+    #[error("the process table cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Leader {
+    /// Takes hold of a living or unreaped process. Must be called inside a tokio runtime with I/O.
+    ///
+    /// `start` is demanded of it if given. Fails with `NotFound` if there is no such process any
+    /// more, or another one took its pid, or it is not in the bond's container.
+    pub(super) fn open(pid: i32, start: Option<u64>, bond: Bond) -> io::Result<Self> {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, format!("pid {pid} is not ours"));
+        let raw = Pid::from_raw(pid).ok_or_else(gone)?;
+        let fd = pidfd_open(raw, PidfdFlags::empty())?;
+        // Everything is read after opening, and the process is asked for a sign of life after
+        // reading: what was read is then about the process that the descriptor holds.
+        let stat = proc::stat(pid)?;
+        let fits = match &bond {
+            Bond::Child => true,
+            Bond::Record => !has_exited(&fd)?,
+            Bond::Container(id) => proc::in_container(&proc::cgroup(pid)?, id) && !has_exited(&fd)?,
+        };
+        if !fits || start.is_some_and(|start| start != stat.start) {
+            return Err(gone());
+        }
+        Ok(Self {
+            fd: watched(fd)?,
+            stat,
+            bond,
+        })
+    }
+
+    /// Its pid, as this machine counts.
+    pub(super) fn pid(&self) -> i32 {
+        self.stat.pid
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub(super) fn start(&self) -> u64 {
+        self.stat.start
+    }
+
+    /// The pid that the process sees of itself inside its container.
+    pub(super) fn inner_pid(&self) -> Option<i32> {
+        let pid = proc::inner_pid(self.stat.pid)?;
+        (!has_exited(self.fd.get_ref()).ok()?).then_some(pid)
+    }
+
+    /// Whether it leads a process group of its own.
+    pub(super) fn leads(&self) -> bool {
+        self.stat.group == self.stat.pid
+    }
+
+    /// Waits until it has ended. It need not be reaped for that.
+    pub(super) async fn exited(&self) -> io::Result<()> {
+        self.fd.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Sends TERM, and KILL after `grace` to what is left; returns when nothing is left.
+    pub(super) async fn terminate(&self, grace: Duration) -> Result<Stopped, StopError> {
+        if self.living().await?.is_empty() {
+            return Ok(Stopped::AlreadyEnded);
+        }
+        self.signal(Signal::TERM).await?;
+        if self.emptied(Instant::now() + grace, None).await?.is_empty() {
+            return Ok(Stopped::Terminated);
+        }
+        match self
+            .emptied(Instant::now() + CONFIRM, Some(Signal::KILL))
+            .await?
+        {
+            left if left.is_empty() => Ok(Stopped::Killed),
+            left => Err(StopError::Survived {
+                pids: left.iter().map(|stat| stat.pid).collect(),
+            }),
+        }
+    }
+
+    /// KILL for the whole group at once, without waiting. Only for a [`Bond::Child`] that was not
+    /// reaped: nothing else pins the group.
+    pub(super) fn kill_now(&self) {
+        if self.bond == Bond::Child
+            && self.leads()
+            && let Some(group) = Pid::from_raw(self.stat.pid)
+        {
+            // The group may be gone already; there is nobody to tell.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    /// Waits for nothing of the group to live, until the deadline; says what still does. With a
+    /// signal, sends it before every look, so that a fork that slipped past the first is caught.
+    async fn emptied(
+        &self,
+        deadline: Instant,
+        again: Option<Signal>,
+    ) -> Result<Vec<Stat>, StopError> {
+        let mut pause = PAUSES.0;
+        loop {
+            if let Some(signal) = again {
+                self.signal(signal).await?;
+            }
+            // While the leader lives the group is not empty, and its end needs no looking.
+            if let Ok(exited) = timeout_at(deadline, self.exited()).await {
+                exited?;
+            }
+            let left = self.living().await?;
+            if left.is_empty() || Instant::now() >= deadline {
+                return Ok(left);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// What lives of the group: the leader, and whoever shares its group and its bond.
+    async fn living(&self) -> Result<Vec<Stat>, StopError> {
+        let (leader, leads, bond) = (self.stat, self.leads(), self.bond.clone());
+        if !leads {
+            let lives = !has_exited(self.fd.get_ref())?;
+            return Ok(if lives { vec![leader] } else { Vec::new() });
+        }
+        let scan = move || {
+            let members = proc::living_in_group(leader.pid)?;
+            if members
+                .iter()
+                .any(|stat| stat.pid == leader.pid && stat.start != leader.start)
+            {
+                // Somebody else leads a group of that id: ours is gone.
+                return Ok(Vec::new());
+            }
+            Ok::<_, io::Error>(
+                members
+                    .into_iter()
+                    .filter(|stat| belongs(stat, &bond))
+                    .collect(),
+            )
+        };
+        // Reading all of /proc takes milliseconds on a busy machine.
+        match tokio::task::spawn_blocking(scan).await {
+            Ok(members) => Ok(members?),
+            Err(error) => Err(io::Error::other(error).into()),
+        }
+    }
+
+    /// One signal to all that lives of the group.
+    async fn signal(&self, signal: Signal) -> Result<(), StopError> {
+        let raw = Pid::from_raw(self.stat.pid)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let pinned = self.bond == Bond::Child || !has_exited(self.fd.get_ref())?;
+        if pinned && self.leads() {
+            return sent(kill_process_group(raw, signal), self.stat.pid);
+        }
+        if pinned {
+            return sent(pidfd_send_signal(self.fd.get_ref(), signal), self.stat.pid);
+        }
+        for member in self.living().await? {
+            let Some(raw) = Pid::from_raw(member.pid) else {
+                continue;
+            };
+            let Ok(fd) = pidfd_open(raw, PidfdFlags::empty()) else {
+                continue;
+            };
+            let same = proc::stat(member.pid).is_ok_and(|now| now.start == member.start);
+            if same && belongs(&member, &self.bond) {
+                sent(pidfd_send_signal(&fd, signal), member.pid)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a process in the group is bound as its leader was.
+fn belongs(stat: &Stat, bond: &Bond) -> bool {
+    match bond {
+        Bond::Child | Bond::Record => true,
+        Bond::Container(id) => {
+            proc::cgroup(stat.pid).is_ok_and(|cgroup| proc::in_container(&cgroup, id))
+        }
+    }
+}
+
+/// A process that is gone needs no signal.
+fn sent(result: rustix::io::Result<()>, pid: i32) -> Result<(), StopError> {
+    match result {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(rustix::io::Errno::PERM) => Err(StopError::NotPermitted { pid }),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+/// Registers a pidfd with the runtime.
+#[allow(
+    deprecated,
+    reason = "its successor is unsafe for types that change their descriptor; \
+                              OwnedFd does not"
+)]
+fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+/// A pidfd turns readable when its process ends.
+fn has_exited(fd: &OwnedFd) -> io::Result<bool> {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    Ok(poll(
+        &mut fds,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    )? > 0)
+}
