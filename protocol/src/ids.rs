@@ -187,7 +187,10 @@ text_form!(NodeName);
 /// The fingerprint of a key, for humans: SHA-256 over its SPKI (the DER of
 /// `SubjectPublicKeyInfo`), written `SHA256:` and base64 without padding, as OpenSSH does.
 #[derive(Clone, Copy, PartialOrd, Ord, Hash)]
-#[expect(clippy::derived_hash_with_manual_eq, reason = "the same equality, in constant time")]
+#[expect(
+    clippy::derived_hash_with_manual_eq,
+    reason = "the same equality, in constant time"
+)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {

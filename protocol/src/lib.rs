@@ -10,6 +10,7 @@
 //! | [`operation`] | the rules of one operation's stream, for both roles |
 //! | [`kind`] | the operations there are: their bodies, messages and outcomes |
 //! | [`session`] | the control stream: `Hello`, `Welcome`, `Refused`, heartbeats, targets |
+//! | [`priority`] | which streams go first |
 //! | [`version`], [`limits`], [`code`] | negotiation, sizes, close and reset codes |
 //! | [`outcome`] | the three answers to anything asked of a node |
 //!
@@ -22,6 +23,7 @@ pub mod kind;
 pub mod limits;
 pub mod operation;
 pub mod outcome;
+pub mod priority;
 pub mod session;
 pub mod varint;
 pub mod version;

@@ -21,6 +21,12 @@ use crate::frame::{Channel, Frame, FrameError};
 use crate::limits::{Limits, MESSAGE_WINDOW};
 use crate::window::{RecvWindow, SendWindow, WindowError};
 
+/// What a message costs of its window: its bytes, and what keeping it in a queue takes, so that
+/// empty ones are not free.
+pub const fn message_cost(len: usize) -> u64 {
+    len as u64 + 64
+}
+
 /// The two ends of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -306,7 +312,7 @@ impl OperationState {
                 })
             }
             Frame::Message(payload) => {
-                let (channel, len) = (Channel::MESSAGES, payload.len() as u64);
+                let (channel, len) = (Channel::MESSAGES, message_cost(payload.len()));
                 self.receiving_mut(channel)?
                     .window
                     .receive(len)

@@ -1,3 +1,13 @@
 //! Operation streams, TLS and endpoints over quinn.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`endpoint`] | everything that quinn is told about transport; the socket is an argument |
+//! | [`tls`] | who may talk to whom: certificates, pins, verifiers |
+//! | [`session`] | an authenticated connection, its control stream and its operations |
+//! | [`operation`] | one operation on its QUIC stream: the task that drives it and its handles |
+
 pub mod endpoint;
+pub mod operation;
+pub mod session;
 pub mod tls;

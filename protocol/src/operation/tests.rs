@@ -220,9 +220,10 @@ proptest! {
                         Role::Hub => (&mut hub, &mut to_agent),
                         Role::Agent => (&mut agent, &mut to_hub),
                     };
-                    let n = u64::from(n);
-                    if side.credit(Channel::MESSAGES) >= n && side.take_credit(Channel::MESSAGES, n) == n {
-                        wire.push(Frame::Message(Bytes::from(vec![0; n as usize])));
+                    let cost = message_cost(n.into());
+                    let fits = side.credit(Channel::MESSAGES) >= cost;
+                    if fits && side.take_credit(Channel::MESSAGES, cost) == cost {
+                        wire.push(Frame::Message(Bytes::from(vec![0; n.into()])));
                     }
                 }
                 Act::Consume(role, n) => {
@@ -257,7 +258,7 @@ proptest! {
                         }
                         (Effect::Deliver, Frame::Message(payload)) => {
                             let key = (role == Role::Hub, Channel::MESSAGES.0);
-                            *waiting.entry(key).or_default() += payload.len() as u64;
+                            *waiting.entry(key).or_default() += message_cost(payload.len());
                         }
                         (Effect::Stopped(channel), _) => wire.extend(side.end(channel)),
                         _ => {}

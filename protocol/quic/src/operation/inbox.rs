@@ -1,0 +1,120 @@
+//! What has come on a channel and waits for its consumer.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+/// From how many pieces on a queue counts as behind. Pieces are slices of packets or of batches
+/// of packets, which they keep alive whole: a consumer that keeps up gets them as they are, one
+/// that does not gets copies that cost what they weigh.
+const PIECES_UNCOPIED: usize = 4;
+
+/// The size of the blocks that a queue behind is copied into, in bytes.
+const BLOCK: usize = 16 * 1024;
+
+/// A queue of bytes, bounded by the window of its channel.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    pieces: VecDeque<Bytes>,
+    /// The last block, while there is room in it.
+    tail: BytesMut,
+    /// Messages keep their bounds.
+    pub(super) ended: bool,
+}
+
+impl Inbox {
+    /// Adds bytes, joined with what waits already where that saves memory.
+    pub(super) fn push(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.pieces.len() < PIECES_UNCOPIED && self.tail.is_empty() {
+            self.pieces.push_back(bytes);
+            return;
+        }
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            if self.tail.capacity() == self.tail.len() {
+                self.seal();
+                self.tail.reserve(BLOCK.max(self.tail.len()));
+            }
+            let room = self.tail.capacity() - self.tail.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.tail.extend_from_slice(now);
+            rest = later;
+        }
+    }
+
+    /// Adds a message, with its bounds kept.
+    pub(super) fn push_message(&mut self, message: &Bytes) {
+        // A copy: a message is small, and what it is a slice of may not be.
+        self.pieces.push_back(Bytes::copy_from_slice(message));
+    }
+
+    /// Takes the oldest piece.
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        if self.pieces.is_empty() {
+            self.seal();
+        }
+        self.pieces.pop_front()
+    }
+
+    /// Drops all that waits; gives how many bytes that were.
+    pub(super) fn clear(&mut self) -> usize {
+        let bytes = self.pieces.iter().map(Bytes::len).sum::<usize>() + self.tail.len();
+        *self = Self {
+            ended: self.ended,
+            ..Self::default()
+        };
+        bytes
+    }
+
+    fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces
+                .push_back(std::mem::take(&mut self.tail).freeze());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_are_joined_and_none_is_lost() {
+        let mut inbox = Inbox::default();
+        for byte in 0..100_000u32 {
+            inbox.push(Bytes::from(vec![byte as u8]));
+        }
+        let mut pieces = 0;
+        let mut all = Vec::new();
+        while let Some(piece) = inbox.pop() {
+            pieces += 1;
+            all.extend_from_slice(&piece);
+        }
+        assert!(all.iter().zip(0u32..).all(|(byte, n)| *byte == n as u8) && all.len() == 100_000);
+        assert!(pieces <= PIECES_UNCOPIED + 100_000 / BLOCK + 1, "{pieces}");
+    }
+
+    #[test]
+    fn a_consumer_that_keeps_up_gets_what_came() {
+        let mut inbox = Inbox::default();
+        let piece = Bytes::from(vec![7; 1000]);
+        inbox.push(piece.clone());
+        let same = inbox.pop().map(|got| got.as_ptr() == piece.as_ptr());
+        assert_eq!(same, Some(true));
+        assert_eq!(inbox.pop(), None);
+    }
+
+    #[test]
+    fn messages_keep_their_bounds() {
+        let mut inbox = Inbox::default();
+        for n in 0..10u8 {
+            inbox.push_message(&Bytes::from(vec![n; usize::from(n)]));
+        }
+        for n in 0..10u8 {
+            assert_eq!(inbox.pop(), Some(Bytes::from(vec![n; usize::from(n)])));
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The task that owns an operation's QUIC stream.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hub_protocol::code::ResetCode;
+use hub_protocol::frame::{Channel, Decoder, Frame};
+use hub_protocol::kind::Priority;
+use hub_protocol::limits::MAX_DATA;
+use hub_protocol::operation::{Effect, Role, Violation};
+use hub_protocol::priority::Burst;
+use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
+use tracing::Instrument as _;
+
+use super::{Ended, Shared, State};
+
+/// Frames that wait for QUIC, in order; credit and the like before data.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    first: VecDeque<Bytes>,
+    frames: VecDeque<(Bytes, Bytes)>,
+    bytes: usize,
+}
+
+impl Outgoing {
+    /// Adds a frame that goes before all data.
+    pub(super) fn push_first(&mut self, frame: Bytes) {
+        self.first.push_back(frame);
+    }
+
+    /// Adds a frame in two parts: its head and the payload, which is not copied.
+    pub(super) fn push(&mut self, head: Bytes, payload: Bytes) {
+        self.bytes += head.len() + payload.len();
+        self.frames.push_back((head, payload));
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.frames.is_empty()
+    }
+
+    /// Moves whole frames of about [`MAX_DATA`] bytes into `batch`, which is empty.
+    fn fill(&mut self, batch: &mut Batch) {
+        batch.chunks.extend(self.first.drain(..));
+        let mut taken = 0;
+        while taken < MAX_DATA
+            && let Some((head, payload)) = self.frames.pop_front()
+        {
+            taken += head.len() + payload.len();
+            batch.chunks.push(head);
+            if !payload.is_empty() {
+                batch.chunks.push(payload);
+            }
+        }
+        self.bytes -= taken;
+    }
+}
+
+/// What QUIC is taking right now; frames in it are never interleaved with others.
+#[derive(Debug, Default)]
+struct Batch {
+    chunks: Vec<Bytes>,
+    written: usize,
+}
+
+impl Batch {
+    fn rest(&mut self) -> &mut [Bytes] {
+        &mut self.chunks[self.written..]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.written == self.chunks.len()
+    }
+}
+
+/// The QUIC stream. Dropped before it was finished, it is reset: quinn would say a clean end.
+struct Stream {
+    send: SendStream,
+    recv: RecvStream,
+    finished: bool,
+}
+
+impl Stream {
+    fn reset(&mut self, code: ResetCode) {
+        self.finished = true;
+        // An error says that it is closed already.
+        let _ = self.send.reset(VarInt::from_u32(code.0));
+        let _ = self.recv.stop(VarInt::from_u32(code.0));
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.reset(ResetCode::CANCELLED);
+        }
+    }
+}
+
+pub(super) fn spawn(
+    shared: Arc<Shared>,
+    role: Role,
+    decoder: Decoder,
+    (send, recv): (SendStream, RecvStream),
+) {
+    let span = shared.session.span().clone();
+    let (session, grown) = (shared.session.clone(), shared.clone());
+    session.operation_opened();
+    let stream = Stream {
+        send,
+        recv,
+        finished: false,
+    };
+    tokio::spawn(
+        async move {
+            let pump = Pump {
+                burst: Burst::new(session.clock().0),
+                shared,
+                role,
+                decoder,
+                stream,
+                batch: Batch::default(),
+                reading: true,
+                write_first: false,
+                priority: Priority::Interactive,
+            };
+            pump.run().await;
+            session.operation_closed(grown.lock().grown);
+        }
+        .instrument(span),
+    );
+}
+
+struct Pump {
+    shared: Arc<Shared>,
+    role: Role,
+    decoder: Decoder,
+    stream: Stream,
+    batch: Batch,
+    reading: bool,
+    write_first: bool,
+    burst: Burst,
+    priority: Priority,
+}
+
+/// What the pump does next.
+enum Event {
+    Read(Result<Option<Bytes>, ReadError>),
+    Written(Result<(), WriteError>),
+    Abandoned,
+    AllSent,
+}
+
+impl Pump {
+    async fn run(mut self) {
+        let _ = self.stream.send.set_priority(self.priority.level());
+        // What came in the same chunk as `Open`.
+        if !self.take_frames() {
+            return;
+        }
+        loop {
+            match poll_fn(|cx| self.poll_event(cx)).await {
+                Event::Read(Ok(Some(chunk))) => {
+                    self.decoder.push(chunk);
+                    if !self.take_frames() {
+                        return;
+                    }
+                }
+                Event::Read(Ok(None)) => {
+                    self.reading = false;
+                    let fin = self.shared.lock().machine.receive_fin();
+                    let fin = fin.and_then(|()| {
+                        if self.decoder.is_empty() {
+                            Ok(())
+                        } else {
+                            Err(Violation::EarlyFin)
+                        }
+                    });
+                    if let Err(violation) = fin {
+                        // A peer whose program died sends no FIN of its own will: the hub says so.
+                        self.violated(&violation);
+                        return;
+                    }
+                    if self.stream.finished {
+                        return;
+                    }
+                }
+                Event::Read(Err(error)) => {
+                    let ended = match error {
+                        ReadError::Reset(code) => Ended::Reset(reset_code(code)),
+                        ReadError::ConnectionLost(error) => Ended::Lost(error.to_string()),
+                        other => Ended::Lost(other.to_string()),
+                    };
+                    self.ended(ended);
+                    return;
+                }
+                Event::Written(Ok(())) => {}
+                Event::Written(Err(error)) => {
+                    let ended = match error {
+                        WriteError::Stopped(code) => Ended::Reset(reset_code(code)),
+                        WriteError::ConnectionLost(error) => Ended::Lost(error.to_string()),
+                        other => Ended::Lost(other.to_string()),
+                    };
+                    self.ended(ended);
+                    return;
+                }
+                Event::Abandoned => {
+                    self.stream.reset(ResetCode::CANCELLED);
+                    return;
+                }
+                Event::AllSent => {
+                    self.stream.finished = true;
+                    let _ = self.stream.send.finish();
+                    if !self.reading {
+                        return;
+                    }
+                }
+            }
+            // A stream that always has more must leave the thread to others.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// Reading and writing take turns at being asked first, so that neither starves the other.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        self.write_first = !self.write_first;
+        if self.write_first {
+            match self.poll_write(cx) {
+                Poll::Pending => self.poll_read(cx),
+                ready @ Poll::Ready(_) => ready,
+            }
+        } else {
+            match self.poll_read(cx) {
+                Poll::Pending => self.poll_write(cx),
+                ready @ Poll::Ready(_) => ready,
+            }
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        if !self.reading {
+            return Poll::Pending;
+        }
+        let read = pin!(self.stream.recv.read_chunk(MAX_DATA, true)).poll(cx);
+        read.map(|read| Event::Read(read.map(|chunk| chunk.map(|chunk| chunk.bytes))))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        {
+            let mut state = self.shared.lock();
+            if state.abandoned && !state.machine.is_over() {
+                return Poll::Ready(Event::Abandoned);
+            }
+            if self.batch.is_empty() {
+                if state.outgoing.is_empty() {
+                    // Over: the agent has sent its last frame, or the hub has received it.
+                    if state.machine.is_over() && !self.stream.finished {
+                        return Poll::Ready(Event::AllSent);
+                    }
+                    set_waker(&mut state, cx);
+                    return Poll::Pending;
+                }
+                self.batch = Batch::default();
+                state.outgoing.fill(&mut self.batch);
+                // There is room again for whoever waits to send.
+                for sending in &mut state.sending {
+                    if let Some(waker) = sending.waker.take() {
+                        waker.wake();
+                    }
+                }
+                drop(state);
+                self.prioritize();
+            } else {
+                set_waker(&mut state, cx);
+            }
+        }
+        let write = pin!(self.stream.send.write_chunks(self.batch.rest())).poll(cx);
+        write.map(|written| Event::Written(written.map(|w| self.batch.written += w.chunks)))
+    }
+
+    /// Sets the priority that the next batch goes with.
+    fn prioritize(&mut self) {
+        let bytes = self.batch.chunks.iter().map(Bytes::len).sum::<usize>() as u64;
+        let next = self.burst.send(bytes, self.shared.session.clock().0);
+        if next != self.priority {
+            self.priority = next;
+            // Fails only on a stream that is closed, where nothing is left to order.
+            let _ = self.stream.send.set_priority(next.level());
+        }
+    }
+
+    /// Handles every whole frame that has come. Gives whether the stream lives on.
+    fn take_frames(&mut self) -> bool {
+        loop {
+            let frame = match self.decoder.frame() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return true,
+                Err(error) => {
+                    self.violated(&error.into());
+                    return false;
+                }
+            };
+            let mut state = self.shared.lock();
+            let effect = state.machine.receive(&frame);
+            match effect {
+                Ok(effect) => apply(&mut state, effect, frame),
+                Err(violation) => {
+                    drop(state);
+                    self.violated(&violation);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn violated(&mut self, violation: &Violation) {
+        self.stream.reset(violation.code());
+        let name = |channel: Channel| {
+            let specs = self.shared.kind.channels();
+            specs
+                .iter()
+                .find(|spec| spec.channel == channel)
+                .map_or("?", |spec| spec.name)
+        };
+        let channel = violation.channel().map_or("-", name);
+        self.shared
+            .session
+            .violated(self.shared.kind, violation, channel);
+        let mut state = self.shared.lock();
+        state.end(Ended::Violated(violation.to_string()));
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        let mut state = self.shared.lock();
+        // The hub may reset once it has all it wanted; after the last frame nothing is lost.
+        let after_last = state.machine.is_over() && self.role == Role::Agent;
+        if !after_last {
+            state.end(ended);
+        }
+        drop(state);
+        self.stream.reset(ResetCode::CANCELLED);
+    }
+}
+
+fn reset_code(code: VarInt) -> ResetCode {
+    ResetCode(u32::try_from(code.into_inner()).unwrap_or(u32::MAX))
+}
+
+fn set_waker(state: &mut State, cx: &Context<'_>) {
+    if !state
+        .pump
+        .as_ref()
+        .is_some_and(|waker| waker.will_wake(cx.waker()))
+    {
+        state.pump = Some(cx.waker().clone());
+    }
+}
+
+fn apply(state: &mut State, effect: Effect, frame: Frame) {
+    match (effect, frame) {
+        (Effect::Writable(channel), _) => {
+            if let Some(waker) = state
+                .sending(channel)
+                .and_then(|sending| sending.waker.take())
+            {
+                waker.wake();
+            }
+        }
+        (Effect::Stopped(channel), _) => {
+            if let Some(sending) = state.sending(channel) {
+                sending.stopped = true;
+                if let Some(waker) = sending.waker.take() {
+                    waker.wake();
+                }
+            }
+            if let Some(end) = state.machine.end(channel) {
+                state.outgoing.push(end.encode(), Bytes::new());
+            }
+            state.wake_pump();
+        }
+        (Effect::Deliver, Frame::Data { channel, bytes }) => {
+            if let Some(receiving) = state.receiving(channel) {
+                receiving.inbox.push(bytes);
+                if let Some(waker) = receiving.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+        (Effect::Deliver, Frame::End { channel }) => {
+            if let Some(receiving) = state.receiving(channel) {
+                receiving.inbox.ended = true;
+                if let Some(waker) = receiving.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+        (Effect::Deliver, Frame::Message(message)) => {
+            if let Some(receiving) = state.receiving(Channel::MESSAGES) {
+                receiving.inbox.push_message(&message);
+                if let Some(waker) = receiving.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+        (Effect::Deliver, Frame::Accepted(body)) => {
+            state.answer = Some(body);
+            state.wake_waiters();
+        }
+        (Effect::Deliver, Frame::Failed(body)) => {
+            state.failed = Some(body);
+            state.wake_all();
+        }
+        (Effect::Deliver, Frame::Done(body)) => {
+            state.done = Some(body);
+            state.wake_all();
+        }
+        (Effect::Drop, _) | (Effect::Deliver, Frame::Credit { .. } | Frame::Stop { .. }) => {}
+    }
+}
