@@ -1,16 +1,17 @@
 //! Endpoints: everything that `quinn` is told about transport, in one place.
 //!
-//! A [`Network`] makes the sockets and, in simulations, hands out seeds; [`Transport`] holds the
-//! limits of connections, each set explicitly; TLS comes from [`tls`](crate::tls). Together they
-//! make an endpoint: [`Network::bind`], [`endpoint_config`], then [`client_config`] or
-//! [`server_config`], then [`open`]. A listener passes what arrives through [`admit`].
+//! A [`Network`] makes the sockets and, in simulations, decides what is random; [`Transport`] holds
+//! the limits of connections, each set explicitly; TLS comes from [`tls`](crate::tls). Together they
+//! make endpoints: [`dialler`] with a [`client_config`] for each connection, [`listener`] with a
+//! [`server_config`]. A listener passes what arrives through [`admit`].
 //!
 //! The windows here are QUIC's own and guard memory only. They are sized above what the credit
 //! windows of operations can have outstanding, so that QUIC's flow control never stops a byte
 //! that has credit, and one operation never holds up another.
 
-mod seed;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
@@ -18,27 +19,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hub_protocol::limits::{INITIAL_AGENT_STREAMS, INITIAL_OPERATIONS};
 use quinn::congestion::{ControllerFactory, CubicConfig};
 use quinn::{
     AsyncUdpSocket, ClientConfig, Connecting, Endpoint, EndpointConfig, Incoming,
     MtuDiscoveryConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt, crypto,
 };
 
-pub use seed::Seed;
 pub use socket::UdpNetwork;
 
-/// Streams from hub to agent that may be open at once when a session starts; the agent sets it.
-/// Each allowed stream costs memory in QUIC, so it is raised only as streams are used.
-pub const INITIAL_STREAMS_TO_AGENT: u32 = 256;
-
-/// The most streams from hub to agent that a session comes to allow.
-pub const MAX_STREAMS_TO_AGENT: u32 = 4096;
-
-/// Streams from agent to hub that may be open at once when a session starts; the hub sets it.
-pub const INITIAL_STREAMS_TO_HUB: u32 = 16;
-
 /// The most streams from agent to hub that a session comes to allow.
-pub const MAX_STREAMS_TO_HUB: u32 = 128;
+pub const MAX_AGENT_STREAMS: u32 = 128;
 
 /// How long an agent's connection is silent before it sends a keep-alive: often enough for
 /// every NAT whose UDP mappings live at least 30 s, the shortest that are common.
@@ -47,11 +38,16 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long a side waits for any packet of the other before it takes it for gone.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The largest UDP payload that path probing goes up to, in bytes.
+/// The largest UDP payload that path probing goes up to, in bytes: what a loopback interface
+/// carries. Packets of this size move bulk several times as fast there as those of Ethernet's;
+/// where the path ends sooner, the probes cost up to three lost packets for each halving.
 pub const MAX_UDP_PAYLOAD: u16 = 65_488;
 
-/// Where endpoints get their sockets: the machine's UDP ([`UdpNetwork`]), a simulated network, or
-/// a carrier of the same packets over something else.
+/// What endpoints stand on: the machine's UDP ([`UdpNetwork`]), a simulated network, or a carrier
+/// of the same packets over something else.
+///
+/// The provided methods draw what QUIC needs at random from the operating system; a simulation
+/// overrides them all, so that a run repeats exactly.
 pub trait Network: fmt::Debug + Send + Sync {
     /// Makes a socket bound to `local`; port 0 takes any free one. Called inside a tokio runtime.
     ///
@@ -59,11 +55,18 @@ pub trait Network: fmt::Debug + Send + Sync {
     /// Whatever the system says, as when the address is taken or not one of this machine.
     fn bind(&self, local: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>>;
 
-    /// The seed of the next endpoint's random choices: `None`, except in simulations, where each
-    /// call gives another.
-    fn seed(&self) -> Option<Seed> {
-        None
+    /// What the next endpoint starts from: its random generator, connection ids and the key of
+    /// stateless resets.
+    fn endpoint_config(&self) -> EndpointConfig {
+        EndpointConfig::default()
     }
+
+    /// Overrides what is random in connections that are opened: their first connection ids.
+    fn seed_client(&self, _config: &mut ClientConfig) {}
+
+    /// Overrides what is random in connections that are accepted: the key of address tokens, and
+    /// the clock they age by.
+    fn seed_server(&self, _config: &mut ServerConfig) {}
 }
 
 /// The limits of QUIC connections. Every limit that `quinn` has a default for is set from here or
@@ -123,13 +126,13 @@ impl Transport {
     pub fn agent(windows: Windows) -> Self {
         Self {
             keep_alive: Some(KEEP_ALIVE),
-            ..Self::session(INITIAL_STREAMS_TO_AGENT, windows)
+            ..Self::session(INITIAL_OPERATIONS, windows)
         }
     }
 
     /// The hub's side of the operational endpoint.
     pub fn hub(windows: Windows) -> Self {
-        Self::session(INITIAL_STREAMS_TO_HUB, windows)
+        Self::session(INITIAL_AGENT_STREAMS, windows)
     }
 
     /// Either side of an enrollment connection, which carries one request of at most `message`
@@ -214,41 +217,27 @@ impl Default for Handshakes {
     }
 }
 
-/// What an endpoint needs that is not about one role: keys for stateless resets, connection ids
-/// and the largest packet that may come in. Random, or drawn from `seed`.
-pub fn endpoint_config(transport: &Transport, seed: Option<&Seed>) -> EndpointConfig {
-    let mut config = seed.map_or_else(EndpointConfig::default, Seed::endpoint_config);
-    // Within bounds after the clamp; on an error the default stays, which every path carries.
-    let _ = config.max_udp_payload_size(transport.max_udp_payload.clamp(1200, 65_527));
-    config
-}
-
 /// The configuration of connections that this side opens.
 pub fn client_config(
+    network: &dyn Network,
     tls: Arc<dyn crypto::ClientConfig>,
     transport: &Transport,
-    seed: Option<&Seed>,
 ) -> ClientConfig {
     let mut config = ClientConfig::new(tls);
     config.transport_config(transport.config());
-    if let Some(seed) = seed {
-        config.initial_dst_cid_provider(seed.initial_connection_ids());
-    }
+    network.seed_client(&mut config);
     config
 }
 
 /// The configuration of connections that this side accepts. Peers may migrate: a NAT that forgets
 /// its mapping costs nothing but a path validation.
 pub fn server_config(
+    network: &dyn Network,
     tls: Arc<dyn crypto::ServerConfig>,
     transport: &Transport,
     handshakes: &Handshakes,
-    seed: Option<&Seed>,
 ) -> ServerConfig {
-    let mut config = match seed {
-        Some(seed) => ServerConfig::new(tls, seed.token_key()),
-        None => ServerConfig::with_crypto(tls),
-    };
+    let mut config = ServerConfig::with_crypto(tls);
     config
         .transport_config(transport.config())
         .migration(true)
@@ -256,19 +245,48 @@ pub fn server_config(
         .incoming_buffer_size(handshakes.buffer)
         .incoming_buffer_size_total(handshakes.buffer.saturating_mul(handshakes.max as u64))
         .retry_token_lifetime(Duration::from_secs(15));
+    network.seed_server(&mut config);
     config
 }
 
-/// Opens an endpoint on a socket. With `server` it accepts connections. Called inside a tokio
-/// runtime, whose clock it lives by.
+/// Opens an endpoint that only dials, bound to `local`. Called inside a tokio runtime, whose clock
+/// it lives by.
 ///
 /// # Errors
-/// The socket does not know its own address.
-pub fn open(
-    config: EndpointConfig,
-    server: Option<ServerConfig>,
-    socket: Arc<dyn AsyncUdpSocket>,
+/// As [`Network::bind`].
+pub fn dialler(
+    network: &dyn Network,
+    local: SocketAddr,
+    transport: &Transport,
 ) -> io::Result<Endpoint> {
+    open(network, local, transport, None)
+}
+
+/// Opens an endpoint that accepts connections on `local`. Called inside a tokio runtime, whose
+/// clock it lives by.
+///
+/// # Errors
+/// As [`Network::bind`].
+pub fn listener(
+    network: &dyn Network,
+    local: SocketAddr,
+    transport: &Transport,
+    server: ServerConfig,
+) -> io::Result<Endpoint> {
+    open(network, local, transport, Some(server))
+}
+
+fn open(
+    network: &dyn Network,
+    local: SocketAddr,
+    transport: &Transport,
+    server: Option<ServerConfig>,
+) -> io::Result<Endpoint> {
+    let socket = network.bind(local)?;
+    let mut config = network.endpoint_config();
+    config
+        .max_udp_payload_size(transport.max_udp_payload.clamp(1200, 65_527))
+        .map_err(io::Error::other)?;
     Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(TokioRuntime))
 }
 

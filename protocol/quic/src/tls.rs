@@ -12,7 +12,7 @@
 
 pub mod certificate;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod verify;
 
 use std::fmt;

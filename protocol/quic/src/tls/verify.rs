@@ -2,6 +2,7 @@
 //! signatures against the trusted CAs, then [`certificate`](super::certificate) checks that the
 //! leaf is of the kind that this endpoint speaks to.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hub_protocol::Fingerprint;
@@ -15,11 +16,23 @@ use rustls::{
     SignatureScheme,
 };
 
-use super::certificate::{self, CertificateError as WrongKind};
+use super::certificate;
 use super::{TlsError, provider};
 
-fn wrong_kind(error: WrongKind) -> Error {
-    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+/// A reason of ours inside an error of `rustls`, which shows it by `Debug`.
+#[derive(thiserror::Error)]
+#[error("{0}")]
+struct Reason(String);
+
+impl fmt::Debug for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn refusal(reason: impl fmt::Display) -> Error {
+    let reason = Arc::new(Reason(reason.to_string()));
+    Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))
 }
 
 /// Lets in whoever proves a valid node certificate, and no one else.
@@ -49,7 +62,7 @@ impl ClientCertVerifier for NodeVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
-        certificate::node(end_entity).map_err(wrong_kind)?;
+        certificate::node(end_entity).map_err(refusal)?;
         Ok(verified)
     }
 
@@ -105,7 +118,7 @@ impl ServerCertVerifier for HubVerifier {
             ocsp_response,
             now,
         )?;
-        certificate::hub(end_entity).map_err(wrong_kind)?;
+        certificate::hub(end_entity).map_err(refusal)?;
         Ok(verified)
     }
 
@@ -154,13 +167,6 @@ impl ShownPins {
     }
 }
 
-/// The chain that the hub showed has no CA certificate with the pinned key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the hub's chain has no CA with the pinned fingerprint {pin}")]
-struct WrongPin {
-    pin: Fingerprint,
-}
-
 /// Speaks only to a hub whose certificate was signed by the CA with the pinned key. The CA's
 /// certificate comes with the chain; being in it proves nothing, signing the leaf does.
 #[derive(Debug)]
@@ -193,9 +199,9 @@ impl ServerCertVerifier for PinnedVerifier {
         let Some((_, pinned)) = authorities.iter().find(|(shown, _)| *shown == self.pin) else {
             self.shown
                 .replace(authorities.iter().map(|(shown, _)| *shown).collect());
-            let error = Arc::new(WrongPin { pin: self.pin });
-            return Err(Error::InvalidCertificate(CertificateError::Other(
-                OtherError(error),
+            return Err(refusal(format_args!(
+                "the hub showed no CA with the pinned fingerprint {}",
+                self.pin
             )));
         };
         let mut roots = RootCertStore::empty();
