@@ -12,7 +12,7 @@
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use thiserror::Error;
 
@@ -219,6 +219,36 @@ impl LinkConfig {
         self
     }
 
+    /// A link as bad as those one meets: up to 150 ms of delay and 20 ms of jitter; up to 5 % loss,
+    /// scattered or in bursts, or none; up to 2 % each of reordering, duplication and corruption;
+    /// an MTU of 1280 to 1500; perhaps a rate of 1 to 100 Mbit/s behind 50 to 200 ms of queue.
+    pub fn random(rng: &mut impl Rng) -> Self {
+        let millis = |n| Duration::from_millis(n);
+        let config = Self::perfect()
+            .delay(millis(rng.random_range(0..=150)))
+            .jitter(millis(rng.random_range(0..=20)))
+            .reorder(
+                rng.random_range(0.0..0.02),
+                millis(rng.random_range(1..=50)),
+            )
+            .duplicate(rng.random_range(0.0..0.02))
+            .corrupt(rng.random_range(0.0..0.02))
+            .mtu(rng.random_range(1280..=1500));
+        let loss = rng.random_range(0.0..0.05);
+        let config = match rng.random_range(0..3) {
+            0 => config,
+            1 => config.loss(loss),
+            _ => config.bursty_loss(GilbertElliott::from_mean(loss, rng.random_range(1.0..10.0))),
+        };
+        if rng.random() {
+            let rate = rng.random_range(1_000_000..=100_000_000);
+            let queue_millis = rng.random_range(50..=200);
+            config.rate(rate, (rate * queue_millis / 8 / 1000) as usize)
+        } else {
+            config
+        }
+    }
+
     fn is_dark(&self, at: Duration) -> bool {
         self.blackouts.iter().any(|span| span.contains(&at))
     }
@@ -301,8 +331,11 @@ impl Link {
 
     /// Bytes that wait for the serialiser at `now`, the packet in it included.
     pub fn queued_bytes(&mut self, now: Duration) -> usize {
-        while let Some((_, size)) = self.queue.pop_front_if(|(left_at, _)| *left_at <= now) {
+        while let Some((left_at, size)) = self.queue.front()
+            && *left_at <= now
+        {
             self.queued_bytes -= size;
+            self.queue.pop_front();
         }
         self.queued_bytes
     }

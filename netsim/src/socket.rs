@@ -137,7 +137,8 @@ impl SimSocket {
 
 impl Drop for SimSocket {
     fn drop(&mut self) {
-        self.network
+        let _reader = self
+            .network
             .change(|world, _| world.close(self.host, self.local));
     }
 }

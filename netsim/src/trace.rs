@@ -226,7 +226,9 @@ mod tests {
 
     fn trace(mode: TraceMode, records: &[Record]) -> Trace {
         let mut trace = Trace::new(mode);
-        records.iter().for_each(|record| trace.push(*record));
+        for record in records {
+            trace.push(*record);
+        }
         trace
     }
 

@@ -352,11 +352,10 @@ impl World {
         Ok(local)
     }
 
-    /// Closes a socket and forgets what it had not read.
-    pub(crate) fn close(&mut self, id: HostId, local: SocketAddr) {
-        if let Some(host) = self.hosts.get_mut(&id) {
-            host.sockets.remove(&local);
-        }
+    /// Closes a socket and forgets what it had not read. Answers who waited for it, to be dropped
+    /// where doing so may run code that comes back here.
+    pub(crate) fn close(&mut self, id: HostId, local: SocketAddr) -> Option<Waker> {
+        self.hosts.get_mut(&id)?.sockets.remove(&local)?.reader
     }
 
     /// Takes up to `max` datagrams off a socket's queue; if there is none, `reader` is woken at the
@@ -397,7 +396,7 @@ impl World {
             return self.drop(now, &packet, None, DropReason::Unplugged);
         }
         let verdicts = host.up.transmit(wire_size(&packet.datagram), now);
-        self.schedule(now, packet, None, verdicts);
+        self.schedule(now, &packet, None, verdicts);
     }
 
     /// Lets everything happen that is due at `now`.
@@ -408,7 +407,7 @@ impl World {
             let ((at, _), (stop, packet)) = entry.remove_entry();
             match stop {
                 Stop::Core => self.arrive_at_core(at, packet),
-                Stop::Host(to) => self.arrive_at_host(at, packet, to),
+                Stop::Host(to) => self.arrive_at_host(at, &packet, to),
             }
         }
     }
@@ -447,7 +446,7 @@ impl World {
             return self.drop(at, &packet, Some(to), DropReason::Unplugged);
         };
         let verdicts = receiver.down.transmit(wire_size(&packet.datagram), at);
-        self.schedule(at, packet, Some(to), verdicts);
+        self.schedule(at, &packet, Some(to), verdicts);
     }
 
     /// Finds the receiver, translating addresses on the way.
@@ -485,20 +484,20 @@ impl World {
         }
     }
 
-    fn arrive_at_host(&mut self, at: Duration, packet: Packet, to: HostId) {
+    fn arrive_at_host(&mut self, at: Duration, packet: &Packet, to: HostId) {
         let size = packet.datagram.payload.len();
         let Some(host) = self
             .hosts
             .get_mut(&to)
             .filter(|host| host.unplugged_until <= at)
         else {
-            return self.drop(at, &packet, Some(to), DropReason::Unplugged);
+            return self.drop(at, packet, Some(to), DropReason::Unplugged);
         };
         let Some(socket) = host.sockets.get_mut(&packet.datagram.dst) else {
-            return self.drop(at, &packet, Some(to), DropReason::NoSocket);
+            return self.drop(at, packet, Some(to), DropReason::NoSocket);
         };
         if socket.queued_bytes + size > socket.queue_limit {
-            return self.drop(at, &packet, Some(to), DropReason::ReceiveQueueFull);
+            return self.drop(at, packet, Some(to), DropReason::ReceiveQueueFull);
         }
         socket.queue.push_back(packet.datagram.clone());
         socket.queued_bytes += size;
@@ -510,14 +509,14 @@ impl World {
         } else {
             Event::Delivered
         };
-        self.record(at, &packet, Some(to), event);
+        self.record(at, packet, Some(to), event);
     }
 
     /// Enters what a link decided: `to` is the receiver of a down link, nobody for an up link.
     fn schedule(
         &mut self,
         now: Duration,
-        packet: Packet,
+        packet: &Packet,
         to: Option<HostId>,
         verdicts: impl Iterator<Item = Verdict>,
     ) {

@@ -48,7 +48,7 @@ fn delay_is_exact_and_jitter_is_uniform_above_it() {
     let config = LinkConfig::perfect().delay(40 * MS).jitter(10 * MS);
     let arrivals = arrivals(&run(config, 2, 20_000, 100, 100 * MS));
     let extra: Vec<f64> = (arrivals.iter().zip(0..))
-        .map(|(at, i)| (*at - 100 * MS * i).as_secs_f64() * 1e3)
+        .map(|(at, i)| at.saturating_sub(100 * MS * i).as_secs_f64() * 1e3)
         .collect();
     assert!(extra.iter().all(|ms| (40.0..=50.0).contains(ms)));
     let mean = extra.iter().sum::<f64>() / extra.len() as f64;
@@ -162,7 +162,7 @@ fn held_back_packets_are_overtaken() {
     let config = LinkConfig::perfect().delay(20 * MS).reorder(0.1, 50 * MS);
     let verdicts = run(config, 8, 20_000, 100, 5 * MS);
     let late: Vec<_> = (arrivals(&verdicts).iter().zip(0..))
-        .map(|(at, i)| *at - (5 * i + 20) * MS)
+        .map(|(at, i)| at.saturating_sub((5 * i + 20) * MS))
         .filter(|late| *late > Duration::ZERO)
         .collect();
     assert!(
