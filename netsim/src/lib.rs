@@ -58,12 +58,15 @@
 //!   sent. Work on other threads finishes at a time of its own and must not decide that either.
 //! - **quinn** draws in five places: its own generator, connection ids and the stateless-reset key
 //!   ([`seeded_endpoint_config`]), the key of address tokens and their clock
-//!   ([`seed_server_config`]), and a client's first destination ids ([`seed_client_config`]).
+//!   ([`seed_server_config`]), and a client's first destination ids ([`seed_client_config`]). With
+//!   quinn 0.11 the first decides sizes and times, and a run without it never repeats; the others
+//!   decide only the content of packets, and are seeded so that nothing rests on that.
 //! - **TLS** draws nonces, key shares and session tickets from the system. Nobody can seed those,
 //!   and nobody has to, since they have fixed sizes. What has not: ECDSA signatures in DER, which
 //!   differ by a byte or two from one signature to the next, in certificates, requests and every
-//!   handshake; and DER integers such as serial numbers. Use Ed25519 keys, or sign again until
-//!   the length is the wanted one; make certificates once or with serials of one length.
+//!   handshake; and DER integers such as serial numbers. QUIC pads most handshake packets, which
+//!   hides the difference until one is sent again: rare enough to be taken for a flaky test. Use
+//!   Ed25519 keys, or sign again until the length is the wanted one.
 //!
 //! # What to know about time and size
 //!

@@ -303,10 +303,10 @@ async fn ports_are_given_out_in_order_and_are_free_again_when_a_socket_is_droppe
     assert!(net.bind(host, 49_152).is_ok());
 
     // The whole range is used before a port comes round again, past those still in use.
-    let last = (0..16_382)
+    let ports: Vec<_> = (0..16_382)
         .map(|_| net.bind(host, 0).unwrap().local_addr().port())
-        .last();
-    assert_eq!(last, Some(u16::MAX));
+        .collect();
+    assert_eq!(ports.last(), Some(&u16::MAX));
     assert_eq!(net.bind(host, 0).unwrap().local_addr().port(), 49_152);
     assert_eq!(net.bind(host, 0).unwrap().local_addr().port(), 49_154);
 }

@@ -10,10 +10,15 @@ use hub_netsim::{
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, ServerConfig, TokioRuntime,
     TransportConfig,
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use rand::SeedableRng;
-use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, SignatureAlgorithm};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer},
+    server::WebPkiClientVerifier,
+};
 
 const MIB: usize = 1 << 20;
 const PORT: u16 = 7443;
@@ -26,24 +31,48 @@ struct Identity {
 
 impl Identity {
     fn new() -> Self {
-        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        Self::with_key(&PKCS_ED25519)
+    }
+
+    fn with_key(algorithm: &'static SignatureAlgorithm) -> Self {
+        let key = KeyPair::generate_for(algorithm).unwrap();
         let params = CertificateParams::new(vec!["hub".to_owned()]).unwrap();
         let certificate = params.self_signed(&key).unwrap().der().clone();
         Self { certificate, key }
     }
 
-    fn server_config(&self) -> ServerConfig {
+    fn chain(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         let key = PrivateKeyDer::try_from(self.key.serialize_der()).unwrap();
-        ServerConfig::with_single_cert(vec![self.certificate.clone()], key).unwrap()
+        (vec![self.certificate.clone()], key)
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    fn server_config(&self) -> ServerConfig {
+        let (chain, key) = self.chain();
+        let verifier = WebPkiClientVerifier::builder(self.roots()).build().unwrap();
+        let tls = rustls::ServerConfig::builder()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .unwrap();
+        ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()))
     }
 
     fn client_config(&self) -> ClientConfig {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(self.certificate.clone()).unwrap();
-        ClientConfig::with_root_certificates(Arc::new(roots)).unwrap()
+        let (chain, key) = self.chain();
+        let tls = rustls::ClientConfig::builder()
+            .with_root_certificates(self.roots())
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
     }
 }
 
+/// Both sides authenticate, as the handshake that has the most signatures.
 fn server(net: &Network, host: HostId, identity: &Identity) -> Endpoint {
     let mut config = identity.server_config();
     config.migration(true);
