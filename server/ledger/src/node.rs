@@ -13,6 +13,10 @@ use crate::token::JoinTokenHash;
 /// The newest generation that a ledger counts to. An agent that claims a later one makes it up.
 pub const MAX_GENERATION: Generation = Generation(i64::MAX as u64);
 
+/// How many superseded agent processes of a node are remembered, newest first. One that comes back
+/// after so many others is taken for a new one.
+pub const SUPERSEDED_KEPT: u32 = 64;
+
 /// Whether a node's agent has a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
