@@ -11,12 +11,14 @@
 //! | [`kind`] | the operations there are: their bodies, messages and outcomes |
 //! | [`session`] | the control stream: `Hello`, `Welcome`, `Refused`, heartbeats, targets |
 //! | [`priority`] | which streams go first |
+//! | [`enroll`] | how a machine becomes a node |
 //! | [`version`], [`limits`], [`code`] | negotiation, sizes, close and reset codes |
 //! | [`outcome`] | the three answers to anything asked of a node |
 //!
 //! A new operation starts in [`kind`]; a change of the wire breaks a `golden` test.
 
 pub mod code;
+pub mod enroll;
 pub mod frame;
 mod ids;
 pub mod kind;

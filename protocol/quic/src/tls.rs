@@ -1,8 +1,8 @@
 //! The TLS of both endpoints and both roles.
 //!
 //! TLS 1.3 only, with one explicit provider (*ring*), never the process default. Two protocols are
-//! told apart by ALPN: [`ALPN_OPERATIONAL`], where both sides prove a certificate in the handshake,
-//! and [`ALPN_ENROLLMENT`], where a machine without an identity asks for one and knows the hub by
+//! told apart by ALPN: [`ALPN`], where both sides prove a certificate in the handshake,
+//! and [`ENROLL_ALPN`], where a machine without an identity asks for one and knows the hub by
 //! the fingerprint of its CA. Nothing is ever resumed and there is no 0-RTT: every connection runs
 //! the verifier. The time that certificates are judged by is an argument ([`TimeProvider`]), so
 //! that simulated years pass in tests.
@@ -19,6 +19,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use hub_protocol::Fingerprint;
+use hub_protocol::version::{ALPN, ENROLL_ALPN};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
@@ -37,12 +38,6 @@ pub use certificate::{
 };
 pub use verify::ShownPins;
 use verify::{HubVerifier, NodeVerifier, PinnedVerifier};
-
-/// The protocol of sessions and operations. Both sides prove a certificate.
-pub const ALPN_OPERATIONAL: &[u8] = b"hub/1";
-
-/// The protocol by which a machine joins. Only the hub proves a certificate.
-pub const ALPN_ENROLLMENT: &[u8] = b"hub-enroll/1";
 
 /// The most CA certificates in a trust bundle: the current one, its successor and some that are
 /// being retired.
@@ -268,7 +263,7 @@ pub fn operational_server(
         .map_err(setup)?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(certificate.clone()));
-    server(config, ALPN_OPERATIONAL)
+    server(config, ALPN)
 }
 
 /// The agent's side of the operational endpoint: proves `node` and speaks to a hub that a CA of
@@ -288,7 +283,7 @@ pub fn operational_client(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(HubVerifier::new(trust.roots.clone())?))
         .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(node.0.clone())));
-    client(config, ALPN_OPERATIONAL)
+    client(config, ALPN)
 }
 
 /// The hub's side of the enrollment endpoint, which asks for no certificate.
@@ -304,7 +299,7 @@ pub fn enrollment_server(
         .map_err(setup)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(certificate.clone()));
-    server(config, ALPN_ENROLLMENT)
+    server(config, ENROLL_ALPN)
 }
 
 /// A joining machine's side of the enrollment endpoint: speaks to a hub whose certificate was
@@ -324,7 +319,7 @@ pub fn enrollment_client(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(PinnedVerifier::new(pin, shown)))
         .with_no_client_auth();
-    client(config, ALPN_ENROLLMENT)
+    client(config, ENROLL_ALPN)
 }
 
 fn server(mut config: ServerConfig, alpn: &[u8]) -> Result<Arc<QuicServerConfig>, TlsError> {

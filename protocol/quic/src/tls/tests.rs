@@ -180,7 +180,7 @@ async fn refused_by_client(hub: &HubCertificate, client: Arc<QuicClientConfig>, 
         .unwrap()
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(hub.clone()));
-    server.alpn_protocols = vec![ALPN_OPERATIONAL.to_vec(), ALPN_ENROLLMENT.to_vec()];
+    server.alpn_protocols = vec![ALPN.to_vec(), ENROLL_ALPN.to_vec()];
     let server = Arc::new(QuicServerConfig::try_from(server).unwrap());
     let (_, connected) = connect(server, client).await;
     let error = connected
@@ -204,7 +204,7 @@ fn unchecked_client(
             .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(credentials.0.clone()))),
         None => config.with_no_client_auth(),
     };
-    client(config, ALPN_OPERATIONAL).unwrap()
+    client(config, ALPN).unwrap()
 }
 
 fn unchecked_hub(credentials: Credentials) -> HubCertificate {
