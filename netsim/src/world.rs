@@ -570,3 +570,6 @@ fn wire_size(datagram: &Datagram) -> usize {
     let ip = if datagram.dst.is_ipv4() { 20 } else { 40 };
     ip + UDP + datagram.payload.len()
 }
+
+#[cfg(test)]
+mod tests;
