@@ -108,6 +108,14 @@ impl Leader {
         self.stat.start
     }
 
+    /// The container it belongs to.
+    pub(super) fn container(&self) -> Option<&str> {
+        match &self.bond {
+            Bond::Container(id) => Some(id),
+            Bond::Child | Bond::Record => None,
+        }
+    }
+
     /// The pid that the process sees of itself inside its container.
     pub(super) fn inner_pid(&self) -> Option<i32> {
         let pid = proc::inner_pid(self.stat.pid)?;

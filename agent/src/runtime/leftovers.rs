@@ -40,15 +40,26 @@ pub(super) struct Record {
     pub(super) start: u64,
     /// First word of the command. Not the rest: arguments may hold secrets.
     pub(super) command: String,
+    /// Full id of the container it is in; none if it is straight on the machine.
+    pub(super) container: Option<String>,
 }
 
 /// A record's file; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Kept(PathBuf);
 
+impl Kept {
+    /// Leaves the file where it is.
+    pub(super) fn leave(mut self) {
+        self.0 = PathBuf::new();
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
+        if !self.0.as_os_str().is_empty()
+            && let Err(error) = fs::remove_file(&self.0)
+        {
             tracing::warn!(file = %self.0.display(), %error, "a command's record stays behind");
         }
     }
@@ -103,8 +114,9 @@ async fn sweep_one(path: PathBuf, boot: &str) -> Option<String> {
             return None;
         }
     };
+    let bond = record.container.map_or(Bond::Record, Bond::Container);
     let leader = (record.boot == boot)
-        .then(|| Leader::open(record.pid, Some(record.start), Bond::Record).ok())
+        .then(|| Leader::open(record.pid, Some(record.start), bond).ok())
         .flatten()
         .filter(Leader::leads);
     let Some(leader) = leader else {

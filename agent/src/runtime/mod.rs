@@ -16,9 +16,10 @@
 //! streams must be polled together, never one after the other: Docker sends both on one
 //! connection, so one that nobody reads holds up the other.
 //!
-//! Two runtimes stand: `docker` runs commands in containers that exist, [`process`] runs them
+//! Two runtimes stand: [`docker`] runs commands in containers that exist, [`process`] runs them
 //! straight on the machine as the agent's user.
 
+pub mod docker;
 pub mod process;
 
 mod group;
@@ -178,7 +179,7 @@ pub struct MayStillRun {
     pub why: String,
 }
 
-/// A command that was not started.
+/// A command that was not started, except for [`ExecError::Unknown`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExecError {
     /// No such command. Shells say 127.
@@ -226,6 +227,13 @@ pub enum ExecError {
     Unavailable {
         /// Name of the runtime.
         runtime: &'static str,
+        /// What went wrong.
+        why: String,
+    },
+    /// The runtime fell silent in the middle: the command may have been started. It is stopped if
+    /// it is found.
+    #[error("whether the command was started is unknown: {why}")]
+    Unknown {
         /// What went wrong.
         why: String,
     },

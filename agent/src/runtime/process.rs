@@ -114,6 +114,7 @@ impl ProcessRuntime {
             pid: leader.pid(),
             start: leader.start(),
             command: spec.argv[0].clone(),
+            container: None,
         };
         let kept = leftovers::keep(&self.records, &record).inspect_err(|error| {
             // Refusing would keep people from the very command that makes room on the disk.

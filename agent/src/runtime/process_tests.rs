@@ -4,6 +4,7 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -219,6 +220,7 @@ async fn a_start_sweeps_what_an_earlier_run_left_and_nothing_else() {
             pid: stat.pid,
             start: stat.start,
             command: "sleep".into(),
+            container: None,
         }
     };
     let of_left = record(&left);
@@ -232,7 +234,7 @@ async fn a_start_sweeps_what_an_earlier_run_left_and_nothing_else() {
     };
     for record in [&of_left, &of_stranger, &of_rebooted] {
         // An agent that was killed removed nothing.
-        std::mem::forget(leftovers::keep(&records, record).unwrap());
+        leftovers::keep(&records, record).unwrap().leave();
     }
     fs::write(records.join("torn.json"), b"{").unwrap();
 
@@ -240,7 +242,6 @@ async fn a_start_sweeps_what_an_earlier_run_left_and_nothing_else() {
     let reaped = tokio::spawn(async move { left.wait().await.unwrap() });
     ProcessRuntime::open(dir.path()).await.unwrap();
 
-    use std::os::unix::process::ExitStatusExt;
     assert_eq!(reaped.await.unwrap().signal(), Some(15));
     assert!(stranger.try_wait().unwrap().is_none());
     assert!(rebooted.try_wait().unwrap().is_none());

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// A case that takes longer hangs. Nothing is measured against it.
-const HANG: Duration = Duration::from_secs(120);
+pub(super) const HANG: Duration = Duration::from_secs(120);
 
 /// A runtime, and where in it commands run.
 pub(super) struct Rig {
