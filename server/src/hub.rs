@@ -1,0 +1,431 @@
+//! The hub as its API and its data plane see it: what can be asked, and of whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hub_ledger::{
+    Exposure, ExposureId, ExposureName, NewExposure, NewToken, Node, Presence, Timestamp,
+};
+use hub_protocol::kind::{Failure, OperationKind, exec};
+use hub_protocol::outcome::Outcome;
+use hub_protocol::session::Targets;
+use hub_protocol::{Fingerprint, NodeId, NodeName};
+use hub_quic::operation::{Answer, Operation};
+use hub_quic::session::OpenError;
+
+use crate::ca::Ca;
+use crate::clock::Clock;
+use crate::secret::Token;
+use crate::sessions::{Connected, Sessions};
+use crate::store::{Store, StoreError};
+
+/// Where the hub is reached, for the commands and URLs that it prints.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// `HOST:PORT` that agents dial.
+    pub agents: String,
+    /// `HOST:PORT` where machines join.
+    pub enrollment: String,
+    /// `http://HOST:PORT` of the data plane, without a slash at the end; empty without one.
+    pub data_plane: String,
+    /// The domain under which exposures with a name are reached, with the data plane's port.
+    pub domain: Option<String>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    clock: Clock,
+    sessions: Sessions,
+    ca: Arc<Ca>,
+    addresses: Addresses,
+    started: Timestamp,
+}
+
+/// The hub. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    inner: Arc<Inner>,
+}
+
+/// Something asked of a node that it did not do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// No node has this name or id.
+    #[error("there is no node {node:?}; `hub node ls` shows those there are")]
+    NoSuchNode {
+        /// What was asked for.
+        node: String,
+    },
+    /// The node has no session.
+    #[error("node {node} is away{}; it is asked again when its agent is back", since(*.last_seen))]
+    Away {
+        /// Its name.
+        node: NodeName,
+        /// When it was last heard of.
+        last_seen: Option<Timestamp>,
+    },
+    /// All the operations that the node allows are under way.
+    #[error("node {node} is busy: all the operations it allows are under way; try again later")]
+    Busy {
+        /// Its name.
+        node: NodeName,
+    },
+    /// The agent said no.
+    #[error("node {node}: {failure}")]
+    Failed {
+        /// The node's name.
+        node: NodeName,
+        /// The agent's reason.
+        failure: Failure,
+    },
+    /// The node went silent after it was asked.
+    #[error("node {node} went silent ({reason}): what was asked may have begun")]
+    Unknown {
+        /// The node's name.
+        node: NodeName,
+        /// What became of the operation.
+        reason: String,
+    },
+    /// The ledger can't answer.
+    #[error("the ledger: {0}")]
+    Ledger(String),
+}
+
+fn since(last_seen: Option<Timestamp>) -> String {
+    last_seen.map_or_else(
+        || ": it was never here".into(),
+        |seen| format!(" since {seen}"),
+    )
+}
+
+impl AskError {
+    /// Whether the same request may succeed later without anybody changing anything.
+    pub fn retry_helps(&self) -> bool {
+        match self {
+            Self::NoSuchNode { .. } => false,
+            Self::Failed { failure, .. } => failure.retry,
+            Self::Away { .. } | Self::Busy { .. } | Self::Unknown { .. } | Self::Ledger(_) => true,
+        }
+    }
+
+    /// Whether nothing can have happened on the node.
+    pub fn not_started(&self) -> bool {
+        !matches!(self, Self::Unknown { .. })
+    }
+}
+
+/// A node, by the ledger and by its session.
+#[derive(Debug, Clone)]
+pub struct NodeStatus {
+    /// The ledger's row.
+    pub node: Node,
+    /// Its session, if it has one.
+    pub connected: Option<Connected>,
+}
+
+/// How the hub is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The release of the program.
+    pub release: &'static str,
+    /// Since when it runs.
+    pub started: Timestamp,
+    /// The CA that agents pin.
+    pub ca: Fingerprint,
+    /// Nodes that it knows.
+    pub nodes: usize,
+    /// Nodes that are connected.
+    pub connected: usize,
+    /// Operations under way.
+    pub operations: u64,
+    /// How often peers broke the protocol since it runs.
+    pub violations: u64,
+    /// Where it is reached.
+    pub addresses: Addresses,
+}
+
+/// A join token that was just made. It is shown once.
+#[derive(Debug)]
+pub struct FreshToken {
+    /// The token: a secret.
+    pub token: Token,
+    /// Until when it holds.
+    pub expires: Timestamp,
+}
+
+/// An exposure that was just made. Its token is shown once.
+#[derive(Debug)]
+pub struct FreshExposure {
+    /// The ledger's row.
+    pub exposure: Exposure,
+    /// The node's name.
+    pub node: NodeName,
+    /// The URLs it is reached by; one holds the token: a secret.
+    pub urls: Vec<String>,
+}
+
+/// Something asked of the ledger that it refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// No node has this name or id.
+    #[error("there is no node {node:?}; `hub node ls` shows those there are")]
+    NoSuchNode {
+        /// What was asked for.
+        node: String,
+    },
+    /// The ledger, or one of its rules.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The operating system gives no random bytes.
+    #[error("no random bytes can be had: {0}")]
+    Random(#[from] std::io::Error),
+}
+
+impl Hub {
+    /// A hub over its parts.
+    pub fn new(
+        store: Store,
+        clock: Clock,
+        sessions: Sessions,
+        ca: Arc<Ca>,
+        addresses: Addresses,
+    ) -> Self {
+        let started = clock.now();
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                clock,
+                sessions,
+                ca,
+                addresses,
+                started,
+            }),
+        }
+    }
+
+    /// The ledger.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// The time.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// Who is connected.
+    pub fn sessions(&self) -> &Sessions {
+        &self.inner.sessions
+    }
+
+    /// The authority that agents pin.
+    pub fn ca(&self) -> &Ca {
+        &self.inner.ca
+    }
+
+    /// Where the hub is reached.
+    pub fn addresses(&self) -> &Addresses {
+        &self.inner.addresses
+    }
+
+    /// The node of this name or id.
+    ///
+    /// # Errors
+    /// The ledger can't answer.
+    pub async fn find(&self, node: &str) -> Result<Option<Node>, StoreError> {
+        // Most names are no ids, and an id is a valid name: the name goes first.
+        if let Ok(name) = node.parse::<NodeName>()
+            && let Some(found) = self.inner.store.node_named(name).await?
+        {
+            return Ok(Some(found));
+        }
+        match node.parse::<NodeId>() {
+            Ok(id) => self.inner.store.node(id).await,
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Runs a command on a node: gives the operation once the agent has begun it.
+    ///
+    /// # Errors
+    /// See [`AskError`]: only after [`AskError::Unknown`] may it be running.
+    pub async fn ask_exec(&self, node: &str, open: exec::Open) -> Result<Operation, AskError> {
+        self.ask(node, OperationKind::Exec, &open).await.answered()
+    }
+
+    async fn ask<T: serde::Serialize>(
+        &self,
+        node: &str,
+        kind: OperationKind,
+        open: &T,
+    ) -> Outcome<Operation, AskError> {
+        let found = match self.find(node).await {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Outcome::NotStarted(AskError::NoSuchNode {
+                    node: node.to_owned(),
+                });
+            }
+            Err(error) => return Outcome::NotStarted(AskError::Ledger(error.to_string())),
+        };
+        let node = found.name;
+        let Some(session) = self.inner.sessions.get(&found.id) else {
+            let last_seen = found.last_seen;
+            return Outcome::NotStarted(AskError::Away { node, last_seen });
+        };
+        let operation = match session.open(kind, open).await {
+            Ok(operation) => operation,
+            Err(OpenError::Busy) => return Outcome::NotStarted(AskError::Busy { node }),
+            Err(OpenError::Lost(_)) => {
+                let last_seen = found.last_seen;
+                return Outcome::NotStarted(AskError::Away { node, last_seen });
+            }
+        };
+        match operation.answer().await {
+            Ok(Answer::Accepted(_)) => Outcome::Answered(operation),
+            Ok(Answer::Failed(failure)) => Outcome::NotStarted(AskError::Failed { node, failure }),
+            Err(ended) => Outcome::Unknown(AskError::Unknown {
+                node,
+                reason: ended.to_string(),
+            }),
+        }
+    }
+
+    /// How the hub is.
+    ///
+    /// # Errors
+    /// The ledger can't answer.
+    pub async fn status(&self) -> Result<Status, StoreError> {
+        let connected = self.inner.sessions.all();
+        Ok(Status {
+            release: env!("CARGO_PKG_VERSION"),
+            started: self.inner.started,
+            ca: self.inner.ca.fingerprint(),
+            nodes: self.inner.store.nodes().await?.len(),
+            connected: connected.len(),
+            operations: connected
+                .iter()
+                .map(|(_, node)| node.session.operations())
+                .sum(),
+            violations: self.inner.sessions.violations(),
+            addresses: self.inner.addresses.clone(),
+        })
+    }
+
+    /// All nodes, by name.
+    ///
+    /// # Errors
+    /// The ledger can't answer.
+    pub async fn nodes(&self) -> Result<Vec<NodeStatus>, StoreError> {
+        let nodes = self.inner.store.nodes().await?;
+        let with_session = |mut node: Node| {
+            let connected = self.inner.sessions.connected(&node.id);
+            // The ledger hears of sessions a moment later, and of sightings in batches.
+            if let Some(connected) = &connected {
+                node.presence = Presence::Connected;
+                node.last_seen = node.last_seen.max(Some(connected.last_heard));
+            }
+            NodeStatus { node, connected }
+        };
+        Ok(nodes.into_iter().map(with_session).collect())
+    }
+
+    /// Makes a join token.
+    ///
+    /// # Errors
+    /// The ledger's rule for tokens says no.
+    pub async fn create_token(&self, uses: u32, ttl: Duration) -> Result<FreshToken, CommandError> {
+        let token = Token::random()?;
+        let new = NewToken { uses, ttl };
+        let row = self
+            .inner
+            .store
+            .create_token(token.join_hash(), new, self.inner.clock.now())
+            .await?;
+        Ok(FreshToken {
+            token,
+            expires: row.expires,
+        })
+    }
+
+    /// Makes an exposure of a port of a node, and tells the node's agent.
+    ///
+    /// # Errors
+    /// There is no such node, or the ledger's rule for exposures says no.
+    pub async fn expose(
+        &self,
+        node: &str,
+        port: u16,
+        name: Option<ExposureName>,
+    ) -> Result<FreshExposure, CommandError> {
+        let found = self.find(node).await?;
+        let found = found.ok_or_else(|| CommandError::NoSuchNode {
+            node: node.to_owned(),
+        })?;
+        let token = Token::random()?;
+        let new = NewExposure {
+            node: found.id,
+            port,
+            name,
+            token: token.exposure_hash(),
+        };
+        let change = self
+            .inner
+            .store
+            .create_exposure(new, self.inner.clock.now())
+            .await?;
+        self.tell(&change.node, change.targets);
+        let addresses = &self.inner.addresses;
+        let mut urls = vec![format!(
+            "{}/v1/data/{}/",
+            addresses.data_plane,
+            &*token.to_text()
+        )];
+        if let (Some(domain), Some(name)) = (&addresses.domain, &change.exposure.name) {
+            urls.push(format!("http://{name}.{domain}/"));
+        }
+        Ok(FreshExposure {
+            exposure: change.exposure,
+            node: found.name,
+            urls,
+        })
+    }
+
+    /// Removes an exposure, and tells the node's agent.
+    ///
+    /// # Errors
+    /// There is none of this number.
+    pub async fn unexpose(&self, id: ExposureId) -> Result<Exposure, CommandError> {
+        let change = self.inner.store.remove_exposure(id).await?;
+        self.tell(&change.node, change.targets);
+        Ok(change.exposure)
+    }
+
+    /// All exposures with the names of their nodes, oldest first.
+    ///
+    /// # Errors
+    /// The ledger can't answer.
+    pub async fn exposures(&self) -> Result<Vec<(Exposure, Option<NodeName>)>, StoreError> {
+        let nodes = self.inner.store.nodes().await?;
+        let name = |id| {
+            nodes
+                .iter()
+                .find(|node| node.id == id)
+                .map(|node| node.name.clone())
+        };
+        let exposures = self.inner.store.exposures().await?;
+        Ok(exposures
+            .into_iter()
+            .map(|exposure| (exposure.clone(), name(exposure.node)))
+            .collect())
+    }
+
+    fn tell(&self, node: &Node, targets: hub_ledger::Targets) {
+        let targets = Targets {
+            revision: targets.revision,
+            ports: targets.ports,
+        };
+        self.inner.sessions.tell_targets(&node.id, targets);
+    }
+}

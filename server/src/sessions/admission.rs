@@ -1,0 +1,183 @@
+//! From Hello to Welcome or Refused. The order: what the certificate says, pure checks, the ledger.
+
+use hub_ledger::certificate::Distrust;
+use hub_ledger::node::RegisterRefusal;
+use hub_ledger::{Registration, Timestamp};
+use hub_protocol::limits::Limits;
+use hub_protocol::operation::Role;
+use hub_protocol::session::{Control, Hello, Refused, Targets, Welcome, refusal};
+use hub_protocol::version::VersionRange;
+use hub_protocol::{Deployment, NodeName};
+use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control};
+use hub_quic::tls::PeerIdentity;
+use quinn::Connection;
+
+use super::listen::Context;
+use crate::store::StoreError;
+
+/// A Hello that was taken.
+pub(super) struct Admitted {
+    pub(super) session: Session,
+    pub(super) welcome: Welcome,
+    pub(super) targets: Targets,
+    pub(super) name: NodeName,
+}
+
+/// Waits for the control stream and the Hello on it.
+pub(super) async fn hello(
+    connection: &Connection,
+) -> Result<(ControlSender, ControlReceiver, Hello), ControlError> {
+    let stream = connection.accept_bi().await;
+    let (sender, mut receiver) = control(stream.map_err(|e| ControlError::Lost(e.to_string()))?);
+    match receiver.receive().await? {
+        Control::Hello(hello) => Ok((sender, receiver, *hello)),
+        other => Err(ControlError::Malformed(format!(
+            "Hello was expected, not {other:?}"
+        ))),
+    }
+}
+
+/// What can be refused without asking the ledger.
+fn check(hello: &Hello, ours: Deployment) -> Result<u32, Refused> {
+    let refuse = |code: &str, message: String| Refused {
+        permanent: true,
+        code: code.into(),
+        message,
+        retry_after_ms: None,
+    };
+    let version = hello.versions.common(VersionRange::OURS).ok_or_else(|| {
+        let (theirs, ours) = (hello.versions, VersionRange::OURS);
+        let message = format!(
+            "the agent (release {}) speaks versions {} to {} of the protocol, this hub {} to {}; \
+             upgrade the older of the two",
+            hello.release, theirs.min, theirs.max, ours.min, ours.max,
+        );
+        refuse(refusal::VERSION, message)
+    })?;
+    if hello.deployment != ours {
+        let message = "the agent joined another deployment; join it anew to use it here";
+        return Err(refuse(refusal::FOREIGN_DEPLOYMENT, message.into()));
+    }
+    Ok(version)
+}
+
+/// Registers the agent.
+pub(super) async fn admit(
+    context: &Context,
+    connection: &Connection,
+    identity: &PeerIdentity,
+    hello: &Hello,
+) -> Result<Admitted, Refused> {
+    let version = check(hello, context.store.deployment())?;
+    let registration = Registration {
+        node: identity.node_id,
+        key: identity.fingerprint,
+        incarnation: hello.incarnation,
+        last_generation: hello.last_generation,
+    };
+    let now = context.clock.now();
+    let registered = context
+        .store
+        .register(registration, now)
+        .await
+        .map_err(|error| refused(&error))?;
+    let targets = context
+        .store
+        .targets(identity.node_id)
+        .await
+        .map_err(|error| refused(&error))?;
+    let node = registered.node;
+    warn_of_clock(hello, now);
+    let limits = Limits::default();
+    let span = tracing::info_span!("node", name = %node.name);
+    Ok(Admitted {
+        session: Session::new(connection.clone(), Role::Hub, limits, hello.limits, span),
+        welcome: Welcome {
+            version,
+            node_id: node.id,
+            epoch: node.epoch,
+            generation: node.generation,
+            clock_ms: now.as_millis(),
+            heartbeat_ms: context.config.heartbeat.as_millis() as u64,
+            limits,
+        },
+        targets: Targets {
+            revision: targets.revision,
+            ports: targets.ports,
+        },
+        name: node.name,
+    })
+}
+
+fn warn_of_clock(hello: &Hello, now: Timestamp) {
+    let skew_ms = hello.clock_ms.abs_diff(now.as_millis());
+    if skew_ms > 60_000 {
+        tracing::warn!(
+            skew_s = skew_ms / 1000,
+            "the clocks of agent and hub are far apart"
+        );
+    }
+}
+
+fn refused(error: &StoreError) -> Refused {
+    let (permanent, code) = match error {
+        StoreError::Register(RegisterRefusal::Superseded { .. }) => (true, refusal::SUPERSEDED),
+        StoreError::Register(RegisterRefusal::Distrusted(Distrust::Revoked { .. })) => {
+            (true, refusal::REVOKED)
+        }
+        StoreError::Register(RegisterRefusal::Distrusted(_)) => (true, refusal::UNKNOWN_IDENTITY),
+        // The ledger can't answer: nothing is decided, and what it says is not for agents.
+        _ => {
+            tracing::error!(%error, "the ledger could not register a node");
+            return Refused {
+                permanent: false,
+                code: refusal::TRY_LATER.into(),
+                message: "the hub cannot decide now; try again later".into(),
+                retry_after_ms: Some(5_000),
+            };
+        }
+    };
+    Refused {
+        permanent,
+        code: code.into(),
+        message: error.to_string(),
+        retry_after_ms: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hub_protocol::Incarnation;
+    use hub_protocol::session::Platform;
+
+    use super::*;
+
+    fn hello(min: u32, max: u32) -> Hello {
+        Hello {
+            versions: VersionRange { min, max },
+            deployment: Deployment::from_bytes([1; 16]),
+            release: "9.9.9".into(),
+            digest: String::new(),
+            incarnation: Incarnation::from_bytes([0; 16]),
+            last_generation: None,
+            clock_ms: 0,
+            platform: Platform::default(),
+            capabilities: Vec::new(),
+            limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn strangers_are_told_why() {
+        let ours = Deployment::from_bytes([1; 16]);
+        assert_eq!(check(&hello(1, 5), ours), Ok(1));
+        let refused = check(&hello(7, 9), ours).unwrap_err();
+        assert_eq!(
+            (refused.code.as_str(), refused.permanent),
+            (refusal::VERSION, true)
+        );
+        assert!(refused.message.contains("9.9.9"), "{refused}");
+        let refused = check(&hello(1, 1), Deployment::from_bytes([2; 16])).unwrap_err();
+        assert_eq!(refused.code, refusal::FOREIGN_DEPLOYMENT);
+    }
+}
