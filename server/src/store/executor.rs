@@ -79,7 +79,9 @@ impl Executor {
                 let job = Box::new(move |connection: &mut Connection| {
                     let _ = reply.send(job(connection));
                 });
-                orders.send(Order::Run(job)).map_err(|_| StoreError::Closed)?;
+                orders
+                    .send(Order::Run(job))
+                    .map_err(|_| StoreError::Closed)?;
                 answer.await.map_err(|_| StoreError::Closed)?
             }
         }
@@ -89,12 +91,17 @@ impl Executor {
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         match self {
             Self::Inline(connection) => {
-                let connection = connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let connection = connection
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
                 close(connection.ok_or(StoreError::Closed)?)
             }
             Self::Thread(orders) => {
                 let (reply, answer) = oneshot::channel();
-                orders.send(Order::Close(reply)).map_err(|_| StoreError::Closed)?;
+                orders
+                    .send(Order::Close(reply))
+                    .map_err(|_| StoreError::Closed)?;
                 answer.await.map_err(|_| StoreError::Closed)?
             }
         }

@@ -18,8 +18,10 @@ mod rows;
 mod sqlite;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod conformance;
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 use std::fmt;
@@ -53,7 +55,9 @@ pub struct CaRecord {
 /// Without the key, sealed as it is.
 impl fmt::Debug for CaRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CaRecord").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("CaRecord")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
     }
 }
 
@@ -69,7 +73,9 @@ pub struct Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("deployment", &self.deployment).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("deployment", &self.deployment)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,14 +90,20 @@ impl Store {
         let path = path.into();
         let open = move || sqlite::open(&path, fresh);
         let (executor, deployment) = Executor::start(execution, open).await?;
-        Ok(Self { executor, deployment })
+        Ok(Self {
+            executor,
+            deployment,
+        })
     }
 
     /// A ledger in memory, gone with its last handle.
     pub async fn in_memory(execution: Execution, fresh: Deployment) -> Result<Self, StoreError> {
         let open = move || sqlite::open_in_memory(fresh);
         let (executor, deployment) = Executor::start(execution, open).await?;
-        Ok(Self { executor, deployment })
+        Ok(Self {
+            executor,
+            deployment,
+        })
     }
 
     /// Closes the ledger once every call before this one is done. All handles find it closed.
@@ -324,7 +336,8 @@ impl Store {
         &self,
         token: ExposureTokenHash,
     ) -> Result<Option<Exposure>, StoreError> {
-        self.read(move |rows| Ok(rows.exposure_of_token(token)?)).await
+        self.read(move |rows| Ok(rows.exposure_of_token(token)?))
+            .await
     }
 
     /// The exposure of this name.

@@ -51,7 +51,11 @@ impl Rows<'_> {
     }
 
     pub(super) fn connected_nodes(&self) -> Result<Vec<Node>> {
-        self.all(&format!("{NODE} WHERE presence = 'connected' ORDER BY id"), [], node)
+        self.all(
+            &format!("{NODE} WHERE presence = 'connected' ORDER BY id"),
+            [],
+            node,
+        )
     }
 
     pub(super) fn node(&self, id: NodeId) -> Result<Option<Node>> {
@@ -112,7 +116,11 @@ impl Rows<'_> {
     ) -> Result<()> {
         self.0.execute(
             "INSERT INTO superseded VALUES (?1, ?2, ?3)",
-            params![node.as_bytes(), incarnation.as_bytes(), epoch.0.cast_signed()],
+            params![
+                node.as_bytes(),
+                incarnation.as_bytes(),
+                epoch.0.cast_signed()
+            ],
         )?;
         self.0.execute(
             "DELETE FROM superseded WHERE node = ?1 AND incarnation NOT IN (SELECT incarnation \
@@ -151,12 +159,17 @@ impl Rows<'_> {
     }
 
     pub(super) fn forget_tokens_expired_before(&self, then: Timestamp) -> Result<()> {
-        self.0.execute("DELETE FROM join_tokens WHERE expires < ?1", [millis(then)])?;
+        self.0
+            .execute("DELETE FROM join_tokens WHERE expires < ?1", [millis(then)])?;
         Ok(())
     }
 
     pub(super) fn certificate(&self, serial: Serial) -> Result<Option<Certificate>> {
-        self.one(&format!("{CERTIFICATE} WHERE serial = ?1"), [serial.as_bytes()], certificate)
+        self.one(
+            &format!("{CERTIFICATE} WHERE serial = ?1"),
+            [serial.as_bytes()],
+            certificate,
+        )
     }
 
     pub(super) fn certificates_of_key(&self, key: Fingerprint) -> Result<Vec<Certificate>> {
@@ -196,11 +209,19 @@ impl Rows<'_> {
     }
 
     pub(super) fn exposures_of(&self, node: NodeId) -> Result<Vec<Exposure>> {
-        self.all(&format!("{EXPOSURE} WHERE node = ?1 ORDER BY id"), [node.as_bytes()], exposure)
+        self.all(
+            &format!("{EXPOSURE} WHERE node = ?1 ORDER BY id"),
+            [node.as_bytes()],
+            exposure,
+        )
     }
 
     pub(super) fn exposure(&self, id: ExposureId) -> Result<Option<Exposure>> {
-        self.one(&format!("{EXPOSURE} WHERE id = ?1"), [id.0.cast_signed()], exposure)
+        self.one(
+            &format!("{EXPOSURE} WHERE id = ?1"),
+            [id.0.cast_signed()],
+            exposure,
+        )
     }
 
     pub(super) fn exposure_of_token(&self, token: ExposureTokenHash) -> Result<Option<Exposure>> {
@@ -208,7 +229,11 @@ impl Rows<'_> {
     }
 
     pub(super) fn exposure_named(&self, name: &ExposureName) -> Result<Option<Exposure>> {
-        self.one(&format!("{EXPOSURE} WHERE name = ?1"), [name.as_str()], exposure)
+        self.one(
+            &format!("{EXPOSURE} WHERE name = ?1"),
+            [name.as_str()],
+            exposure,
+        )
     }
 
     pub(super) fn next_exposure_id(&self) -> Result<ExposureId> {
@@ -233,13 +258,17 @@ impl Rows<'_> {
     }
 
     pub(super) fn remove_exposure(&self, id: ExposureId) -> Result<()> {
-        self.0.execute("DELETE FROM exposures WHERE id = ?1", [id.0.cast_signed()])?;
+        self.0
+            .execute("DELETE FROM exposures WHERE id = ?1", [id.0.cast_signed()])?;
         Ok(())
     }
 
     pub(super) fn ca(&self) -> Result<Option<CaRecord>> {
         self.one("SELECT certificate, sealed_key FROM ca", [], |row| {
-            Ok(CaRecord { certificate: row.get(0)?, sealed_key: row.get(1)? })
+            Ok(CaRecord {
+                certificate: row.get(0)?,
+                sealed_key: row.get(1)?,
+            })
         })
     }
 
@@ -336,7 +365,8 @@ fn optional_timestamp(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>>
 
 fn text<T: FromStr<Err: Display>>(row: &Row<'_>, column: usize) -> Result<T> {
     let text: String = row.get(column)?;
-    text.parse().map_err(|error: T::Err| unreadable(column, error.to_string()))
+    text.parse()
+        .map_err(|error: T::Err| unreadable(column, error.to_string()))
 }
 
 fn unreadable(column: usize, reason: String) -> rusqlite::Error {

@@ -56,7 +56,13 @@ pub(super) fn open_in_memory(fresh: Deployment) -> Result<(Connection, Deploymen
 /// Makes sure that the file exists and that nobody else can read it. SQLite gives the same mode
 /// to the files that it puts beside it.
 fn prepare_file(path: &Path) -> io::Result<()> {
-    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
     let permissions = fs::metadata(path)?.permissions();
     if permissions.mode() & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
@@ -66,7 +72,10 @@ fn prepare_file(path: &Path) -> io::Result<()> {
 
 /// Refuses what is not a ledger of a known schema. Reads only.
 fn recognise(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
-    let not_a_ledger = |reason| StoreError::NotALedger { path: path.to_owned(), reason };
+    let not_a_ledger = |reason| StoreError::NotALedger {
+        path: path.to_owned(),
+        reason,
+    };
     let application = match pragma(connection, "application_id") {
         Err(rusqlite::Error::SqliteFailure(failure, _))
             if failure.code == ErrorCode::NotADatabase =>
@@ -82,9 +91,11 @@ fn recognise(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
         (0, 0) if objects == 0 => Ok(0),
         (APPLICATION_ID, 1..=SCHEMA) => Ok(version),
         (APPLICATION_ID, 0) => Err(StoreError::Corrupt("it has no schema version".into())),
-        (APPLICATION_ID, found) => {
-            Err(StoreError::NewerSchema { path: path.to_owned(), found, known: SCHEMA })
-        }
+        (APPLICATION_ID, found) => Err(StoreError::NewerSchema {
+            path: path.to_owned(),
+            found,
+            known: SCHEMA,
+        }),
         _ => Err(not_a_ledger("it is a SQLite file of another program")),
     }
 }
@@ -95,9 +106,8 @@ fn use_write_ahead_log(connection: &Connection) -> Result<(), StoreError> {
     const PAUSE: Duration = Duration::from_millis(5);
     let mut left = BUSY_TIMEOUT.as_millis() / PAUSE.as_millis();
     loop {
-        let set = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| {
-            row.get::<_, String>(0)
-        });
+        let set = connection
+            .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
         match set.map_err(StoreError::from) {
             Ok(mode) if mode == "wal" => break,
             Ok(mode) => {
@@ -148,9 +158,12 @@ fn set_up(
 }
 
 fn check(connection: &Connection) -> Result<(), StoreError> {
-    let verdict: String =
-        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt(verdict)) }
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" {
+        Ok(())
+    } else {
+        Err(StoreError::Corrupt(verdict))
+    }
 }
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
