@@ -27,11 +27,12 @@ use rustls::pki_types::{
     CertificateDer, PrivateKeyDer, SignatureVerificationAlgorithm, alg_id::ECDSA_P256,
     alg_id::ECDSA_P384, alg_id::ED25519,
 };
+use rustls::server::danger::ClientCertVerifier as _;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, Error, RootCertStore, ServerConfig, SignatureScheme};
 
 pub use certificate::{
     CertificateError, HUB_NAME, PeerIdentity, node_name, peer_node, spki_fingerprint,
@@ -54,7 +55,10 @@ pub enum TlsError {
     Certificate(#[from] CertificateError),
     /// The private key is unreadable, of a kind that is not accepted, or not the certificate's.
     #[error("the private key does not fit the certificate: {0}")]
-    Key(rustls::Error),
+    Key(Error),
+    /// The certificate is not one that the trusted CAs vouch for now.
+    #[error("the trusted CAs do not vouch for the certificate: {0}")]
+    Untrusted(Error),
     /// The TLS library refuses what is asked of it.
     #[error("TLS cannot be set up: {0}")]
     Setup(String),
@@ -248,6 +252,27 @@ impl ResolvesServerCert for HubCertificate {
     }
 }
 
+/// Makes the checks that a hub which trusts `trust` makes on these credentials of a node, and says
+/// whose they are: what an agent does before it keeps an identity.
+///
+/// # Errors
+/// [`TlsError::Untrusted`] if the certificate is no node's, or its chain does not lead to a CA of
+/// `trust` at this time.
+pub fn verify_node(
+    node: &Credentials,
+    trust: &TrustBundle,
+    time: &dyn TimeProvider,
+) -> Result<PeerIdentity, TlsError> {
+    let now = time
+        .current_time()
+        .ok_or(TlsError::Untrusted(Error::FailedToGetCurrentTime))?;
+    let (leaf, intermediates) = node.0.cert.split_first().ok_or(CertificateError::Missing)?;
+    NodeVerifier::new(trust.roots.clone())?
+        .verify_client_cert(leaf, intermediates, now)
+        .map_err(TlsError::Untrusted)?;
+    Ok(certificate::node(leaf)?)
+}
+
 /// The hub's side of the operational endpoint: lets in nodes that a CA of `trust` certified.
 ///
 /// # Errors
@@ -343,6 +368,6 @@ fn client(mut config: ClientConfig, alpn: &[u8]) -> Result<Arc<QuicClientConfig>
 
 // The signature is what `map_err` calls.
 #[allow(clippy::needless_pass_by_value)]
-fn setup(error: rustls::Error) -> TlsError {
+fn setup(error: Error) -> TlsError {
     TlsError::Setup(error.to_string())
 }

@@ -458,7 +458,7 @@ async fn a_wrong_pin_ends_the_handshake_and_says_what_was_shown() {
     accepted.unwrap_err();
     let error = connected.unwrap_err().to_string();
     assert!(error.contains(&pinned.fingerprint().to_string()), "{error}");
-    assert_eq!(shown.latest(), [ca.fingerprint()]);
+    assert_eq!(shown.latest(), Some(vec![ca.fingerprint()]));
 }
 
 #[tokio::test]
@@ -534,6 +534,25 @@ fn bundles_hold_cas_and_credentials_match() {
         certificate::node(&is_ca.chain()[0]),
         Err(CertificateError::Authority("a node"))
     );
+}
+
+#[test]
+fn an_agent_makes_the_hubs_checks_itself() {
+    let (ca, foreign) = (Ca::new(), Ca::new());
+    let node = ca.issue(&Leaf::node());
+    assert_eq!(
+        verify_node(&node, &ca.trust(), &At(NOW)).unwrap().node_id,
+        node_id()
+    );
+    for (node, trust, now) in [
+        (&node, foreign.trust(), NOW),
+        (&node, ca.trust(), NOW + 366 * 86_400),
+        (&node, ca.trust(), NOW - 366 * 86_400),
+        (&ca.issue(&Leaf::hub()), ca.trust(), NOW),
+    ] {
+        let error = verify_node(node, &trust, &At(now)).unwrap_err();
+        assert!(matches!(error, TlsError::Untrusted(_)), "{error}");
+    }
 }
 
 #[test]

@@ -150,12 +150,12 @@ impl ServerCertVerifier for HubVerifier {
 /// An error of the handshake is only text once it went through QUIC; this carries what a person
 /// has to compare. Clones share their content.
 #[derive(Debug, Clone, Default)]
-pub struct ShownPins(Arc<Mutex<Vec<Fingerprint>>>);
+pub struct ShownPins(Arc<Mutex<Option<Vec<Fingerprint>>>>);
 
 impl ShownPins {
-    /// The fingerprints of the latest handshake with a wrong pin; empty if there was none, or if
-    /// the hub showed no CA certificate at all.
-    pub fn latest(&self) -> Vec<Fingerprint> {
+    /// The fingerprints of the latest handshake that failed for the pin, none if the hub showed no
+    /// CA certificate at all; `None` if no handshake did.
+    pub fn latest(&self) -> Option<Vec<Fingerprint>> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -163,7 +163,7 @@ impl ShownPins {
     }
 
     fn replace(&self, shown: Vec<Fingerprint>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
     }
 }
 
