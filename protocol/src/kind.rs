@@ -3,6 +3,8 @@
 //! Bodies are postcard: compact, and read by a reader of the same negotiated version. What a peer
 //! says that can't be read is an error of that operation.
 
+pub mod http;
+
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -234,116 +236,6 @@ pub mod exec {
     }
 }
 
-/// Carry one HTTP request.
-pub mod http {
-    use bytes::Bytes;
-
-    use super::{Channel, ChannelSpec, Deserialize, Direction, Serialize};
-
-    /// The body of the request; after an upgrade, what the browser sends.
-    pub const REQUEST: Channel = Channel(0);
-    /// The body of the response; after an upgrade, what the target sends.
-    pub const RESPONSE: Channel = Channel(1);
-
-    pub(super) const CHANNELS: [ChannelSpec; 2] = [
-        ChannelSpec {
-            channel: REQUEST,
-            name: "request",
-            direction: Direction::ToAgent,
-        },
-        ChannelSpec {
-            channel: RESPONSE,
-            name: "response",
-            direction: Direction::ToHub,
-        },
-    ];
-
-    /// One header line.
-    pub type Header = (Bytes, Bytes);
-
-    /// The body of `Open`. `Accepted` has no body: the target may take its time.
-    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-    pub struct Open {
-        /// The port on the agent's machine.
-        pub port: u16,
-        /// The agent connects only to what is exposed on it, and waits until it has heard of at
-        /// least this revision of that list: a request may overtake it.
-        pub targets_revision: u64,
-        /// The request's head.
-        pub head: RequestHead,
-    }
-
-    /// A request's first line and headers. Hop-by-hop headers are gone, except that `upgrade`
-    /// stands for those of an upgrade.
-    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-    pub struct RequestHead {
-        /// The method, as it came.
-        pub method: String,
-        /// Path and query, as they came.
-        pub target: Bytes,
-        /// The headers, in order.
-        pub headers: Vec<Header>,
-        /// The protocol the browser wants to upgrade to (`websocket`).
-        pub upgrade: Option<Bytes>,
-        /// Whether a body follows, and its length where it is known.
-        pub body: Body,
-    }
-
-    /// Headers may carry credentials, and targets tokens.
-    impl std::fmt::Debug for RequestHead {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.debug_struct("RequestHead")
-                .field("method", &self.method)
-                .field("headers", &self.headers.len())
-                .field("body", &self.body)
-                .finish_non_exhaustive()
-        }
-    }
-
-    /// How long a body is.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Body {
-        /// There is none, and no header says so.
-        None,
-        /// This many bytes, as `Content-Length` says; 0 is said, too.
-        Length(u64),
-        /// Until its channel ends.
-        Chunked,
-    }
-
-    /// A message, either way.
-    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Message {
-        /// From the agent, once: the response's head. With status 101 both channels carry the
-        /// upgraded connection's bytes from here on.
-        Head(ResponseHead),
-        /// From the agent: an informational head (1xx, but 101) that came before.
-        Informational(ResponseHead),
-        /// Either way, after the body: trailers.
-        Trailers(Vec<Header>),
-    }
-
-    /// A response's status and headers, without hop-by-hop headers.
-    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-    pub struct ResponseHead {
-        /// The status code, 100 to 999.
-        pub status: u16,
-        /// The headers, in order.
-        pub headers: Vec<Header>,
-        /// The length of the body.
-        pub body: Body,
-    }
-
-    /// The body of `Done`.
-    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Outcome {
-        /// The response is whole, or the upgraded connection has ended on both sides.
-        Complete,
-        /// The target broke off in the middle: the response must not look whole.
-        Broken(String),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -376,6 +268,7 @@ mod tests {
         let response = http::ResponseHead {
             status: 200,
             headers: vec![],
+            upgrade: None,
             body: http::Body::Chunked,
         };
         let http = http::Open {
@@ -397,14 +290,13 @@ mod tests {
                 open_frame(OperationKind::Http, &http),
                 "0219903f07035055540 82f612532 46623f63010178 01ff0001ac02",
             ),
-            (encode(&http::Message::Head(response.clone())), "00c8010002"),
-            (
-                encode(&http::Message::Informational(response)),
-                "01c8010002",
-            ),
-            (encode(&http::Message::Trailers(vec![])), "0200"),
+            (encode(&http::Message::Head(response)), "00c801000002"),
+            (encode(&http::Message::Trailers(vec![])), "0100"),
             (encode(&http::Outcome::Complete), "00"),
-            (encode(&http::Outcome::Broken("x".into())), "010178"),
+            (
+                encode(&http::Outcome::Broken(failure.clone())),
+                "01080466756c6c01",
+            ),
             (encode(&exec::Outcome::Exited(1)), "0002"),
             (encode(&exec::Outcome::Signaled(9)), "0112"),
             (encode(&exec::Outcome::Unknown), "02"),
