@@ -480,6 +480,15 @@ fn proven_key(request: &[u8]) -> Result<SubjectPublicKeyInfo, SignError> {
     Ok(key)
 }
 
+/// The fingerprint of the key that a certificate request is for, once its signature proves that the
+/// sender holds it: what a join is decided by, before anything is spent or signed.
+pub fn request_key(request: &[u8]) -> Result<Fingerprint, SignError> {
+    let key = proven_key(request)?.subject_public_key_info();
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, &key).as_ref());
+    Ok(Fingerprint::from_digest(bytes))
+}
+
 fn subject_name(name: &str) -> Result<SanType, SignError> {
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(SanType::IpAddress(address));

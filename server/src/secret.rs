@@ -50,9 +50,12 @@ pub enum SecretError {
         /// Its mode, the lowest nine bits.
         mode: u32,
     },
-    /// It is not what was ever written there.
-    #[error("the hub's secret is malformed: it takes exactly 64 hexadecimal digits")]
-    Malformed,
+    /// The file holds something else.
+    #[error("{} does not hold the hub's secret: {}", .path.display(), MalformedSecret)]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be read or written.
     #[error("the hub's secret {}: {error}", .path.display())]
     Io {
@@ -62,6 +65,11 @@ pub enum SecretError {
         error: io::Error,
     },
 }
+
+/// A text that is no secret of a hub. It does not say which text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it takes exactly 64 hexadecimal digits")]
+pub struct MalformedSecret;
 
 impl HubSecret {
     /// A new one.
@@ -77,14 +85,14 @@ impl HubSecret {
     }
 
     /// The secret in this text, which may end with a line break.
-    pub fn from_text(text: &str) -> Result<Self, SecretError> {
+    pub fn from_text(text: &str) -> Result<Self, MalformedSecret> {
         let text = text.trim_ascii_end().as_bytes();
         if text.len() != 64 {
-            return Err(SecretError::Malformed);
+            return Err(MalformedSecret);
         }
         let mut bytes = Zeroizing::new([0; 32]);
         for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            let digit = |digit: u8| char::from(digit).to_digit(16).ok_or(SecretError::Malformed);
+            let digit = |digit: u8| char::from(digit).to_digit(16).ok_or(MalformedSecret);
             *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
         }
         Ok(Self(bytes))
@@ -144,6 +152,9 @@ impl fmt::Debug for HubSecret {
 }
 
 fn read(path: &Path) -> Result<HubSecret, SecretError> {
+    let malformed = || SecretError::Malformed {
+        path: path.to_owned(),
+    };
     let failed = |error| SecretError::Io {
         path: path.to_owned(),
         error,
@@ -158,8 +169,8 @@ fn read(path: &Path) -> Result<HubSecret, SecretError> {
     }
     let mut text = Zeroizing::new(String::with_capacity(MAX_FILE as usize));
     match file.take(MAX_FILE).read_to_string(&mut text) {
-        Ok(_) => HubSecret::from_text(&text),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(SecretError::Malformed),
+        Ok(_) => HubSecret::from_text(&text).map_err(|MalformedSecret| malformed()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(malformed()),
         Err(error) => Err(failed(error)),
     }
 }
@@ -291,7 +302,8 @@ mod tests {
         for content in ["", "\n", "a1", &long, &huge, &not_hex, &inner_break] {
             let (_directory, path) = file(content.as_bytes(), 0o600);
             let error = HubSecret::load_or_create(&path).unwrap_err();
-            assert!(matches!(error, SecretError::Malformed), "{error:?}");
+            assert!(matches!(error, SecretError::Malformed { .. }), "{error:?}");
+            assert!(content.len() < 2 || !error.to_string().contains(content));
             assert_eq!(
                 fs::read(&path).unwrap(),
                 content.as_bytes(),
@@ -301,7 +313,7 @@ mod tests {
         let (_directory, path) = file(&[0xff; 64], 0o600);
         assert!(matches!(
             HubSecret::load(&path),
-            Err(SecretError::Malformed)
+            Err(SecretError::Malformed { .. })
         ));
     }
 
