@@ -1,3 +1,30 @@
 //! The agent that runs on a machine nobody can dial.
+//!
+//! ```text
+//! hub-server  <--QUIC--  uplink --streams--> operations --+--> runtime   (Docker, processes)
+//!                          |                              +--> targets   (what is exposed here)
+//!                          +-- dial, backoff, identity
+//! ```
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`agent`] | the agent as one thing: joins, then keeps the uplink |
+//! | [`identity`], [`join`] | who this node is, and how it came to be |
+//! | [`dial`], [`backoff`] | how the hub is reached, and how often it is tried |
+//! | [`uplink`] | the line to the hub: sessions, one after the other |
+//! | [`operations`] | what the hub can ask: one module per kind |
+//! | [`runtime`] | what runs commands: Docker's containers or plain processes |
+//! | [`targets`] | what the hub has exposed on this node |
+//! | [`kill`] | points at which tests kill the agent |
 
+pub mod operations;
+pub mod targets;
+pub mod uplink;
+
+pub mod agent;
+pub mod backoff;
+pub mod dial;
+pub mod identity;
+pub mod join;
+pub mod kill;
 pub mod runtime;

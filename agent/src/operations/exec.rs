@@ -1,0 +1,213 @@
+//! Runs a command and carries its standard streams.
+//!
+//! ```text
+//! stdin   Receiver --chunks--> process        (credit is granted as the process reads)
+//! stdout  process  --chunks--> Sender         (the process blocks while there is no credit)
+//! stderr  process  --chunks--> Sender
+//! then    both outputs at their end --> exit status --> Done
+//! ```
+//!
+//! Whatever ends the operation early (the client's Ctrl-C, a lost session, a violation) stops the
+//! process: TERM, then KILL.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use hub_protocol::kind::exec::{Open, Outcome, STDERR, STDIN, STDOUT};
+use hub_protocol::kind::{self, Failure, FailureCode};
+use hub_quic::operation::{Operation, Receiver, Sender};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::kill;
+use crate::runtime::{
+    ByteSink, ByteStream, DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, MayStillRun, Process,
+    Runtime,
+};
+
+/// Commands that could not be seen to have stopped, for people to look after.
+#[derive(Debug, Clone, Default)]
+pub struct Lingering(Arc<Mutex<Vec<MayStillRun>>>);
+
+impl Lingering {
+    /// The most that are remembered; beyond, only the log tells.
+    const KEPT: usize = 100;
+
+    fn add(&self, lingering: MayStillRun) {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.len() < Self::KEPT {
+            list.push(lingering);
+        }
+    }
+
+    /// What may still be running, oldest first.
+    pub fn list(&self) -> Vec<MayStillRun> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Carries out one exec.
+pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, lingering: &Lingering) {
+    let spec = ExecSpec {
+        container: open.container,
+        argv: open.argv,
+        env: open.env,
+        cwd: open.cwd,
+        user: open.user,
+        stdin: open.stdin,
+    };
+    let what = spec.argv.first().cloned().unwrap_or_default();
+    kill::point("exec-opened");
+    // Not given up half-way when the operation ends: then nobody would know what has started.
+    let process = match runtime.exec(spec).await {
+        Ok(process) => process,
+        Err(ExecError::Unknown { why }) => {
+            // Not `Failed`, which would promise that nothing had begun.
+            operation.accept(Bytes::new());
+            tracing::warn!(command = what, "it may have started: {why}");
+            operation.finish(kind::encode(&Outcome::Unknown));
+            return;
+        }
+        Err(error) => {
+            operation.fail(&failure(&error));
+            return;
+        }
+    };
+    kill::point("exec-started");
+    operation.accept(Bytes::new());
+    let Process {
+        stdin,
+        stdout,
+        stderr,
+        handle,
+    } = process;
+    let streams = async {
+        let stdin = feed(operation.receiver(STDIN), stdin);
+        let outputs = async {
+            tokio::join!(
+                biased;
+                drain(stdout, operation.sender(STDOUT)),
+                drain(stderr, operation.sender(STDERR)),
+            );
+        };
+        tokio::pin!(stdin, outputs);
+        // Once the outputs are at their end nobody is left to read stdin.
+        tokio::select! {
+            biased;
+            () = &mut outputs => {}
+            () = stdin => outputs.await,
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = operation.ended() => {
+            tracing::info!(command = what, "stopping it: {ended}");
+            kill::point("exec-stopping");
+            if let Err(error) = handle.stop(DEFAULT_GRACE).await {
+                tracing::warn!("{error}");
+                lingering.add(error);
+            }
+            return;
+        }
+        () = streams => {}
+    }
+    kill::point("exec-drained");
+    // The outputs may end long before the process does.
+    let status = tokio::select! {
+        biased;
+        status = handle.wait() => status,
+        ended = operation.ended() => {
+            tracing::info!(command = what, "stopping it: {ended}");
+            if let Err(error) = handle.stop(DEFAULT_GRACE).await {
+                tracing::warn!("{error}");
+                lingering.add(error);
+            }
+            return;
+        }
+    };
+    let outcome = match status {
+        Ok(ExitStatus::Code(code)) => Outcome::Exited(code),
+        Ok(ExitStatus::Signal(signal)) => Outcome::Signaled(signal),
+        Err(error) => {
+            tracing::warn!(command = what, "{error}");
+            Outcome::Unknown
+        }
+    };
+    kill::point("exec-exited");
+    operation.finish(kind::encode(&outcome));
+}
+
+/// Carries stdin until its end. A process that reads no more stops the channel.
+async fn feed(mut channel: Receiver, stdin: Option<ByteSink>) {
+    let Some(mut stdin) = stdin else {
+        drop(channel);
+        return pending().await;
+    };
+    loop {
+        match channel.chunk().await {
+            Ok(Some(bytes)) => {
+                let written = async {
+                    stdin.write_all(&bytes).await?;
+                    stdin.flush().await
+                };
+                if written.await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => {
+                // An error says that the process has closed it already.
+                let _ = stdin.shutdown().await;
+                return;
+            }
+            // The operation has ended, and with it this function's caller.
+            Err(_) => return pending().await,
+        }
+    }
+}
+
+/// Carries an output until its end. A client that wants no more of it closes it for the process,
+/// as a broken pipe would.
+async fn drain(mut output: ByteStream, mut channel: Sender) {
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            chunk = output.next() => chunk,
+            () = channel.stopped() => return,
+        };
+        match chunk {
+            Some(Ok(bytes)) => {
+                if channel.send(bytes).await.is_err() {
+                    return;
+                }
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "an output of the command broke off");
+                break;
+            }
+            None => break,
+        }
+    }
+    channel.finish();
+}
+
+fn failure(error: &ExecError) -> Failure {
+    let code = match error {
+        ExecError::NotFound { .. } => FailureCode::COMMAND_NOT_FOUND,
+        ExecError::NotExecutable { .. } => FailureCode::NOT_EXECUTABLE,
+        ExecError::NoSuchContainer { .. } => FailureCode::NO_SUCH_CONTAINER,
+        ExecError::NotRunning { .. } => FailureCode::NOT_RUNNING,
+        ExecError::Unsupported { .. } => FailureCode::UNSUPPORTED,
+        ExecError::Unavailable { .. } => FailureCode::RUNTIME_UNAVAILABLE,
+        ExecError::Invalid { .. } => FailureCode::INVALID,
+        ExecError::Unknown { .. } => FailureCode::INTERNAL,
+    };
+    Failure {
+        code,
+        message: error.to_string(),
+        retry: error.retryable(),
+    }
+}
