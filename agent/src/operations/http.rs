@@ -1,0 +1,246 @@
+//! Carries one HTTP request to a target on this machine, and the response back.
+//!
+//! ```text
+//! operation --REQUEST--> upload --> connection --> target
+//!           <--RESPONSE-- download <-- connection <-- target
+//! ```
+//!
+//! The target is connected first, so that an operation that fails has not begun. Then both bodies
+//! run at their own pace, each byte as it comes, and each waits for the slower side. After a 101
+//! the channels carry the connection's bytes ([`tunnel`]). A cancelled operation closes its
+//! connection; one that came to its end gives it back for the next ([`connections`]).
+//!
+//! Informational responses (1xx other than 101) end here: the hub's HTTP library sends none.
+
+mod connections;
+mod head;
+mod tunnel;
+mod upload;
+
+use std::convert::Infallible;
+use std::error::Error as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hub_protocol::kind::http::{Message, Open, Outcome, RESPONSE};
+use hub_protocol::kind::{self, Failure, FailureCode};
+use hub_quic::operation::{Ended, Operation};
+use hyper::body::{Body as _, Incoming};
+use tokio::sync::oneshot;
+
+use crate::targets::Targets;
+use connections::Connection;
+pub use connections::{Connections, Dial, Loopback, Stream};
+use upload::{RequestBody, Upload};
+
+/// How an operation ends.
+enum Last {
+    Failed(Failure),
+    Done(Outcome),
+}
+
+/// Carries one request. It ends early when the operation does.
+pub async fn run(operation: Operation, open: Open, targets: &Targets, connections: &Connections) {
+    let operation = Arc::new(operation);
+    let last = tokio::select! {
+        biased;
+        _ = operation.ended() => return,
+        last = carry(&operation, &open, targets, connections) => last,
+    };
+    // The body of the request is gone by now, and held the only other reference. Were it not, an
+    // operation that is cancelled is better than one that never ends.
+    if let Some(operation) = Arc::into_inner(operation) {
+        match last {
+            Last::Failed(failure) => operation.fail(&failure),
+            Last::Done(outcome) => operation.finish(kind::encode(&outcome)),
+        }
+    }
+}
+
+async fn carry(
+    operation: &Arc<Operation>,
+    open: &Open,
+    targets: &Targets,
+    connections: &Connections,
+) -> Last {
+    let port = open.port;
+    if let Err(error) = targets.allowed(port, open.targets_revision).await {
+        return Last::Failed(error.into());
+    }
+    if let Err(error) = head::request(&open.head, port) {
+        return Last::Failed(error.into());
+    }
+    let repeatable = head::repeatable(&open.head);
+    let mut connection = match connections.get(port, repeatable).await {
+        Ok(connection) => connection,
+        Err(failure) => return Last::Failed(failure),
+    };
+    operation.accept(Bytes::new());
+    let mut uploaded = None;
+    let body = if head::has_body(&open.head) {
+        let (upload, gone) = Upload::new(operation);
+        uploaded = Some(gone);
+        RequestBody::Upload(upload)
+    } else {
+        RequestBody::None
+    };
+    let asked = ask(&mut connection, connections, open, body).await;
+    let carried = match asked {
+        Ok(response) => respond(operation, open, response).await,
+        Err(failure) => Err(failure),
+    };
+    match carried {
+        Ok(Carried::Whole) => {
+            // A target may answer before it has the whole body and still want the rest; one that
+            // does not closes the connection, which ends the upload as well.
+            gone(uploaded).await;
+            connections.put(port, connection);
+            Last::Done(Outcome::Complete)
+        }
+        Ok(Carried::Spent) => {
+            drop(connection);
+            gone(uploaded).await;
+            Last::Done(Outcome::Complete)
+        }
+        Err(failure) => {
+            drop(connection);
+            gone(uploaded).await;
+            Last::Done(Outcome::Broken(failure))
+        }
+    }
+}
+
+/// Waits until nothing of the request's body is left.
+async fn gone(uploaded: Option<oneshot::Receiver<Infallible>>) {
+    if let Some(uploaded) = uploaded {
+        let _ = uploaded.await;
+    }
+}
+
+/// Sends the request; gives the head of the response. A connection that was kept and that the
+/// target has closed meanwhile is replaced by a new one, once, where the request was not sent or
+/// may be sent twice.
+async fn ask(
+    connection: &mut Connection,
+    connections: &Connections,
+    open: &Open,
+    body: RequestBody,
+) -> Result<Response<Incoming>, Failure> {
+    let mut error = match connection.send(request(open, body)?).await {
+        Ok(response) => return Ok(response),
+        Err(error) => error,
+    };
+    let unsent = error.take_message();
+    let error = error.into_error();
+    let again = match unsent {
+        Some(unsent) if connection.reused => unsent,
+        None if connection.reused && head::repeatable(&open.head) && !error.is_parse() => {
+            request(open, RequestBody::None)?
+        }
+        _ => return Err(broken(open.port, "did not answer", &error)),
+    };
+    *connection = connections.fresh(open.port).await?;
+    let answer = connection.send(again).await;
+    answer.map_err(|error| broken(open.port, "did not answer", &error.into_error()))
+}
+
+fn request(open: &Open, body: RequestBody) -> Result<Request<RequestBody>, Failure> {
+    Ok(head::request(&open.head, open.port)?.map(|()| body))
+}
+
+/// What became of a connection whose response was carried.
+enum Carried {
+    /// It may be used again once the request's body is through.
+    Whole,
+    /// It is of no use any more.
+    Spent,
+}
+
+/// Carries the response, head and body.
+async fn respond(
+    operation: &Operation,
+    open: &Open,
+    mut response: Response<Incoming>,
+) -> Result<Carried, Failure> {
+    let upgrade = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
+        .then(|| hyper::upgrade::on(&mut response));
+    let length = response.body().size_hint().exact();
+    let (parts, mut body) = response.into_parts();
+    let head = head::response(&parts, &open.head, length);
+    if upgrade.is_some() && open.head.upgrade.is_none() {
+        return Err(unasked(open.port));
+    }
+    if send(operation, &Message::Head(head)).await.is_err() {
+        return Ok(Carried::Spent);
+    }
+    if let Some(upgrade) = upgrade {
+        let failed = |error: &dyn std::fmt::Display| Failure {
+            code: FailureCode::TARGET_BROKEN,
+            message: format!(
+                "the upgraded connection to port {} broke: {error}",
+                open.port
+            ),
+            retry: true,
+        };
+        let upgraded = upgrade.await.map_err(|error| failed(&error))?;
+        let tunnelled = tunnel::run(operation, upgraded).await;
+        return match tunnelled {
+            Ok(()) => Ok(Carried::Spent),
+            Err(error) => Err(failed(&error)),
+        };
+    }
+    let mut sender = operation.sender(RESPONSE);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = sender.stopped() => return Ok(Carried::Spent),
+            frame = body.frame() => frame,
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => return Err(broken(open.port, "broke off its answer", &error)),
+            None => break,
+        };
+        let sent = match frame.into_data() {
+            Ok(bytes) => sender.send(bytes).await,
+            Err(frame) => match frame.into_trailers() {
+                Ok(trailers) => send(operation, &Message::Trailers(head::lines(&trailers))).await,
+                Err(_) => Ok(()),
+            },
+        };
+        if sent.is_err() {
+            return Ok(Carried::Spent);
+        }
+    }
+    sender.finish();
+    Ok(Carried::Whole)
+}
+
+async fn send(operation: &Operation, message: &Message) -> Result<(), Ended> {
+    operation.send_message(kind::encode(message)).await
+}
+
+fn unasked(port: u16) -> Failure {
+    Failure {
+        code: FailureCode::TARGET_BROKEN,
+        message: format!("the target on port {port} upgraded a connection that was not to be"),
+        retry: false,
+    }
+}
+
+/// A target that does not keep to HTTP/1.1.
+fn broken(port: u16, what: &str, error: &hyper::Error) -> Failure {
+    let mut message = format!("the target on port {port} {what}: {error}");
+    if let Some(cause) = error.source() {
+        use std::fmt::Write as _;
+        // Writing to a string does not fail.
+        let _ = write!(message, ": {cause}");
+    }
+    Failure {
+        code: FailureCode::TARGET_BROKEN,
+        message,
+        retry: true,
+    }
+}

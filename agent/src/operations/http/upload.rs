@@ -1,0 +1,106 @@
+//! The body of a request on its way from the operation's channel into a connection.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hub_protocol::kind::BodyError;
+use hub_protocol::kind::http::{Message, REQUEST};
+use hub_protocol::kind::{self};
+use hub_quic::operation::{Ended, Operation, Receiver};
+use tokio::sync::oneshot;
+
+use super::head::{self, HeadError};
+
+/// Why a request's body is not whole.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UploadError {
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    #[error(transparent)]
+    Message(#[from] BodyError),
+    #[error(transparent)]
+    Trailers(#[from] HeadError),
+    #[error("a response's head where the trailers of a request belong")]
+    Misplaced,
+}
+
+/// The body of a request: none, or what comes on the channel.
+pub(super) enum RequestBody {
+    None,
+    Upload(Upload),
+}
+
+/// Bytes of the channel, then trailers if there are any.
+pub(super) struct Upload {
+    receiver: Receiver,
+    operation: Arc<Operation>,
+    ended: bool,
+    /// Dropped last, which says that nothing else of it is left.
+    _gone: oneshot::Sender<Infallible>,
+}
+
+impl Upload {
+    /// The body, and what resolves (with an error) once it was dropped: taken whole, or given up.
+    pub(super) fn new(operation: &Arc<Operation>) -> (Self, oneshot::Receiver<Infallible>) {
+        let (gone, uploaded) = oneshot::channel();
+        let upload = Self {
+            receiver: operation.receiver(REQUEST),
+            operation: operation.clone(),
+            ended: false,
+            _gone: gone,
+        };
+        (upload, uploaded)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match ready!(self.receiver.poll_chunk(cx)) {
+            Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Ok(None) => self.ended = true,
+            Err(ended) => return Poll::Ready(Some(Err(ended.into()))),
+        }
+        // Trailers went ahead of the channel's end: they are here by now or never come.
+        match pin!(self.operation.message()).poll(cx) {
+            Poll::Ready(Ok(Some(message))) => Poll::Ready(Some(trailers(&message))),
+            Poll::Ready(Err(ended)) => Poll::Ready(Some(Err(ended.into()))),
+            Poll::Ready(Ok(None)) | Poll::Pending => Poll::Ready(None),
+        }
+    }
+}
+
+fn trailers(message: &[u8]) -> Result<Frame<Bytes>, UploadError> {
+    match kind::decode("message", message)? {
+        Message::Trailers(trailers) => Ok(Frame::trailers(head::trailers(trailers)?)),
+        Message::Head(_) => Err(UploadError::Misplaced),
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = UploadError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        match self.get_mut() {
+            Self::None => Poll::Ready(None),
+            Self::Upload(upload) => upload.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Never exact: the request's headers say how long it is.
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
