@@ -122,6 +122,30 @@ async fn of_two_hubs_that_race_both_go_on_with_one() {
     );
 }
 
+/// Hubs of one data directory, each with a connection of its own, started at the same time.
+#[tokio::test]
+async fn of_many_hubs_that_start_at_once_all_have_one_ca() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = CaOptions {
+        mirror: Some(directory.path().join("ca.pem")),
+        ..CaOptions::default()
+    };
+    let hubs = (1..=6).map(|byte| {
+        let (path, options) = (directory.path().join("hub.db"), options.clone());
+        tokio::spawn(async move {
+            let fresh = Deployment::from_bytes([byte; 16]);
+            let store = Store::open(path, Execution::Thread, fresh).await.unwrap();
+            let ca = Ca::load_or_create(&store, &secret(), &options, NOW).await;
+            ca.unwrap().fingerprint()
+        })
+    });
+    let mut fingerprints = std::collections::BTreeSet::new();
+    for hub in hubs.collect::<Vec<_>>() {
+        fingerprints.insert(hub.await.unwrap());
+    }
+    assert_eq!(fingerprints.len(), 1);
+}
+
 #[tokio::test]
 async fn another_secret_is_refused_and_nothing_is_made_anew() {
     let store = store().await;

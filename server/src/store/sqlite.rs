@@ -39,7 +39,10 @@ pub(super) fn open(path: &Path, fresh: Deployment) -> Result<(Connection, Deploy
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    recognise(&connection, path)?;
+    // One transaction sees one state, whatever another program that creates the file does meanwhile.
+    let transaction = connection.transaction()?;
+    recognise(&transaction, path)?;
+    drop(transaction);
     use_write_ahead_log(&connection)?;
     let deployment = set_up(&mut connection, path, fresh)?;
     check(&connection)?;
