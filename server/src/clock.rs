@@ -7,6 +7,8 @@
 use std::time::{Duration, SystemTime};
 
 use hub_ledger::Timestamp;
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
 use tokio::time::Instant;
 
 /// Tells the time of day. Cheap to clone; clones agree.
@@ -49,6 +51,13 @@ impl Clock {
     /// How long it is until `then`; zero if it is past.
     pub fn until(&self, then: Timestamp) -> Duration {
         then.since(self.now())
+    }
+}
+
+/// Certificates are judged by the same time as everything else.
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_millis(self.now().as_millis())))
     }
 }
 

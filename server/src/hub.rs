@@ -6,6 +6,7 @@ use std::time::Duration;
 use hub_ledger::{
     Exposure, ExposureId, ExposureName, NewExposure, NewToken, Node, Presence, Timestamp,
 };
+use hub_protocol::enroll::JoinToken;
 use hub_protocol::kind::{Failure, OperationKind, exec};
 use hub_protocol::outcome::Outcome;
 use hub_protocol::session::Targets;
@@ -149,7 +150,7 @@ pub struct Status {
 #[derive(Debug)]
 pub struct FreshToken {
     /// The token: a secret.
-    pub token: Token,
+    pub token: JoinToken,
     /// Until when it holds.
     pub expires: Timestamp,
 }
@@ -336,7 +337,9 @@ impl Hub {
     /// # Errors
     /// The ledger's rule for tokens says no.
     pub async fn create_token(&self, uses: u32, ttl: Duration) -> Result<FreshToken, CommandError> {
-        let token = Token::random()?;
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(std::io::Error::from)?;
+        let token = Token::from_bytes(bytes);
         let new = NewToken { uses, ttl };
         let row = self
             .inner
@@ -344,7 +347,7 @@ impl Hub {
             .create_token(token.join_hash(), new, self.inner.clock.now())
             .await?;
         Ok(FreshToken {
-            token,
+            token: JoinToken::from_bytes(bytes),
             expires: row.expires,
         })
     }

@@ -1,9 +1,24 @@
 //! The control plane of Hub.
+//!
+//! ```text
+//! agents   --QUIC--> sessions --+                    +--> store --> ledger rules
+//! strangers -QUIC--> enroll ----+--> hub (the core) -+
+//! operators -HTTP--> api -------+                    +--> ca, secret, clock
+//! browsers --HTTP--> proxy -----+
+//! ```
+//!
+//! [`server`] starts and stops it all; [`hub`] is what can be asked, and of whom.
 
+pub mod api;
 pub mod ca;
 pub mod clock;
+pub mod enroll;
 pub mod files;
 pub mod hub;
+pub mod proxy;
 pub mod secret;
+pub mod server;
 pub mod sessions;
 pub mod store;
+
+pub use server::{Config, Parts, Server};

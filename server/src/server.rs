@@ -1,0 +1,376 @@
+//! The hub as one process: opens the ledger and the CA, binds four listeners, serves until told to
+//! stop.
+//!
+//! ```text
+//! agents      UDP  hub/1         -> sessions   client certificate demanded in the handshake
+//! enrollment  UDP  hub-enroll/1  -> enroll     strangers with a token; budgets of its own
+//! operators   TCP  HTTP          -> api        bearer token
+//! browsers    TCP  HTTP          -> proxy      what is exposed, and nothing else
+//! ```
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hub_protocol::code::CloseCode;
+use hub_protocol::{Deployment, Fingerprint};
+use hub_quic::endpoint::{self, Network, Transport, UdpNetwork};
+use hub_quic::session::windows;
+use hub_quic::tls::{self, Credentials, HubCertificate, TlsError, TrustBundle};
+use quinn::{Endpoint, VarInt};
+use rustls::time_provider::TimeProvider;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::api;
+use crate::ca::{Ca, CaError, CaOptions, SignError};
+use crate::clock::Clock;
+use crate::enroll::{self, EnrollConfig};
+use crate::hub::{Addresses, Hub};
+use crate::proxy::{self, LedgerRoutes, Proxy};
+use crate::secret::{HubSecret, SecretError};
+use crate::sessions::{self, SessionConfig, Sessions};
+use crate::store::{Execution, Store, StoreError};
+
+/// What a hub is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where it keeps its ledger, secret and API token.
+    pub data_dir: PathBuf,
+    /// Where agents dial; UDP.
+    pub agent_listen: SocketAddr,
+    /// Where machines join; UDP.
+    pub enroll_listen: SocketAddr,
+    /// Where operators are served; TCP. None in simulations, which have no TCP.
+    pub api_listen: Option<SocketAddr>,
+    /// Where browsers are served; TCP. None in simulations.
+    pub proxy_listen: Option<SocketAddr>,
+    /// Names and addresses it is reached by, the one to print first.
+    pub advertise: Vec<String>,
+    /// The domain of exposures with a name.
+    pub domain: Option<String>,
+    /// The file of the hub's secret, if not the one in `data_dir`.
+    pub secret_file: Option<PathBuf>,
+    /// Certificate and key of the API, in PEM.
+    pub api_tls: Option<(PathBuf, PathBuf)>,
+    /// How sessions come about.
+    pub sessions: SessionConfig,
+    /// How machines join.
+    pub enroll: EnrollConfig,
+}
+
+/// What a hub stands on: the system's, or a simulation's.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// What sockets are made of.
+    pub network: Arc<dyn Network>,
+    /// Tells the time of day.
+    pub clock: Clock,
+    /// The ledger.
+    pub store: Store,
+    /// Under which the CA's key is sealed.
+    pub secret: HubSecret,
+    /// How the CA is made.
+    pub ca: CaOptions,
+}
+
+/// Why a hub did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory can't be used.
+    #[error("the data directory {}: {error}", .path.display())]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The hub's secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The ledger.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The CA.
+    #[error(transparent)]
+    Ca(#[from] CaError),
+    /// The hub's own certificate.
+    #[error("the hub's own certificate: {0}; check the names of --advertise")]
+    Certificate(#[from] SignError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The API.
+    #[error(transparent)]
+    Api(#[from] api::ApiError),
+    /// A listener.
+    #[error("cannot listen for {what} on {address}: {error}")]
+    Listen {
+        /// For whom.
+        what: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+/// The addresses that a hub listens on, and what agents pin: the content of the ready file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    /// For agents; UDP.
+    pub agents: SocketAddr,
+    /// For machines that join; UDP.
+    pub enrollment: SocketAddr,
+    /// For operators; TCP.
+    pub api: Option<SocketAddr>,
+    /// For browsers; TCP.
+    pub proxy: Option<SocketAddr>,
+    /// The fingerprint of the CA.
+    pub ca: Fingerprint,
+}
+
+impl Parts {
+    /// The system's parts, with the ledger and the secret in the data directory.
+    ///
+    /// # Errors
+    /// The directory, the secret or the ledger can't be used.
+    pub async fn system(config: &Config) -> Result<Self, StartError> {
+        let data_dir = &config.data_dir;
+        create_private(data_dir)
+            .map_err(|error| StartError::DataDir { path: data_dir.clone(), error })?;
+        let secret = match &config.secret_file {
+            Some(path) => HubSecret::load(path)?,
+            None => HubSecret::load_or_create(&data_dir.join("secret"))?,
+        };
+        let mut fresh = [0; 16];
+        getrandom::fill(&mut fresh).map_err(|error| StartError::DataDir {
+            path: "/dev/urandom".into(),
+            error: error.into(),
+        })?;
+        let fresh = Deployment::from_bytes(fresh);
+        let store = Store::open(data_dir.join("hub.db"), Execution::Thread, fresh).await?;
+        Ok(Self {
+            network: Arc::new(UdpNetwork::default()),
+            clock: Clock::system(),
+            store,
+            secret,
+            ca: CaOptions { mirror: Some(data_dir.join("ca.pem")), ..CaOptions::default() },
+        })
+    }
+}
+
+fn create_private(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// A hub that runs. Dropping it stops it without a goodbye.
+#[derive(Debug)]
+pub struct Server {
+    hub: Hub,
+    bound: Bound,
+    endpoints: [Endpoint; 2],
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// Starts a hub: when this returns, everything listens.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing listens then.
+    pub async fn start(config: Config, parts: Parts) -> Result<Self, StartError> {
+        let Parts { network, clock, store, secret, ca } = parts;
+        let now = clock.now();
+        let ca = Arc::new(Ca::load_or_create(&store, &secret, &ca, now).await?);
+        store.mark_all_away(now).await?;
+        let (certificate, renew_at) = hub_certificate(&ca, &config.advertise, now)?;
+        let certificate = HubCertificate::new(certificate)?;
+        let trust = TrustBundle::new(vec![ca.certificate_der().clone()])?;
+        let time: Arc<dyn TimeProvider> = Arc::new(clock.clone());
+
+        let transport = Transport::hub(windows());
+        let tls = tls::operational_server(&certificate, &trust, time.clone())?;
+        let handshakes = &config.sessions.handshakes;
+        let server = endpoint::server_config(&*network, tls, &transport, handshakes);
+        let agents = listen_udp("agents", config.agent_listen, |address| {
+            endpoint::listener(&*network, address, &transport, server.clone())
+        })?;
+        let enrollment = listen_udp("joining machines", config.enroll_listen, |address| {
+            enroll::listen(&*network, address, &certificate, time.clone(), &config.enroll)
+                .map_err(io::Error::other)
+        })?;
+        let api_listener = listen_tcp("operators", config.api_listen).await?;
+        let proxy_listener = listen_tcp("browsers", config.proxy_listen).await?;
+
+        let local = |endpoint: &Endpoint, asked| endpoint.local_addr().unwrap_or(asked);
+        let bound = Bound {
+            agents: local(&agents, config.agent_listen),
+            enrollment: local(&enrollment, config.enroll_listen),
+            api: api_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            proxy: proxy_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            ca: ca.fingerprint(),
+        };
+        let addresses = addresses(&config, &bound);
+        let sessions = Sessions::default();
+        let hub = Hub::new(store.clone(), clock.clone(), sessions.clone(), ca.clone(), addresses.clone());
+
+        let (stop, stopping) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        if let Some(listener) = api_listener {
+            let api = api::Api::new(hub.clone(), &config.data_dir, config.api_tls.as_ref())?;
+            tasks.spawn(api.serve(listener, stopping.clone())?);
+        }
+        if let Some(listener) = proxy_listener {
+            let proxy = proxy(&hub, config.domain.clone());
+            let mut stopping = stopping.clone();
+            tasks.spawn(async move {
+                proxy.serve(listener, async { drop(stopping.wait_for(|stop| *stop).await) }).await;
+            });
+        }
+        let enroll = EnrollConfig { operational: Some(addresses.agents), ..config.enroll };
+        tasks.spawn(enroll::serve(
+            enrollment.clone(),
+            store.clone(),
+            clock.clone(),
+            ca.clone(),
+            enroll,
+        ));
+        tasks.spawn(sessions::serve(agents.clone(), store, clock.clone(), sessions, config.sessions));
+        tasks.spawn(keep_certified(ca, certificate, config.advertise, clock, renew_at));
+        Ok(Self { hub, bound, endpoints: [agents, enrollment], stop, tasks })
+    }
+
+    /// The hub, for whoever asks it from within the process.
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Where it listens.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// Stops: no new work, a goodbye to all agents, then the connections and the ledger are closed.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        self.hub.sessions().go_away("the hub is stopping");
+        // The goodbyes leave within a round trip; agents that are slower see the connection close.
+        sleep(Duration::from_millis(100)).await;
+        for endpoint in &self.endpoints {
+            endpoint.close(VarInt::from_u32(CloseCode::GOING_AWAY.0), b"the hub is stopping");
+        }
+        for endpoint in &self.endpoints {
+            let _ = timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
+        }
+        self.tasks.shutdown().await;
+        if let Err(error) = self.hub.store().clone().close().await {
+            tracing::warn!(%error, "the ledger did not close in good order; it is whole all the same");
+        }
+    }
+}
+
+/// The data plane of this hub.
+pub fn proxy(hub: &Hub, domain: Option<String>) -> Proxy {
+    let routes = LedgerRoutes::new(hub.store().clone(), hub.sessions().clone());
+    let config = proxy::Config { domain, ..proxy::Config::default() };
+    Proxy::new(config, Arc::new(routes))
+}
+
+fn hub_certificate(
+    ca: &Ca,
+    names: &[String],
+    now: hub_ledger::Timestamp,
+) -> Result<(Credentials, hub_ledger::Timestamp), StartError> {
+    let identity = ca.sign_hub(names, now)?;
+    Ok((Credentials::new(identity.chain, identity.key)?, identity.renew_at))
+}
+
+/// Makes the hub's certificate anew at half its life, for as long as the hub runs.
+async fn keep_certified(
+    ca: Arc<Ca>,
+    certificate: HubCertificate,
+    names: Vec<String>,
+    clock: Clock,
+    mut renew_at: hub_ledger::Timestamp,
+) {
+    loop {
+        // In steps, so that a clock that is set is noticed.
+        let wait = clock.until(renew_at).min(Duration::from_secs(3600));
+        if !wait.is_zero() {
+            sleep(wait).await;
+            continue;
+        }
+        let renewed = hub_certificate(&ca, &names, clock.now()).and_then(|(credentials, next)| {
+            certificate.replace(credentials)?;
+            Ok(next)
+        });
+        match renewed {
+            Ok(next) => {
+                tracing::info!("the hub's certificate was made anew");
+                renew_at = next;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the hub's certificate could not be made anew");
+                sleep(Duration::from_secs(3600)).await;
+            }
+        }
+    }
+}
+
+fn addresses(config: &Config, bound: &Bound) -> Addresses {
+    let name = config.advertise.first().cloned().unwrap_or_else(|| bound.agents.ip().to_string());
+    let host = match name.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => name,
+    };
+    let data_plane = bound.proxy.map(|proxy| format!("http://{host}:{}", proxy.port()));
+    let domain = config.domain.as_ref().zip(bound.proxy);
+    Addresses {
+        agents: format!("{host}:{}", bound.agents.port()),
+        enrollment: format!("{host}:{}", bound.enrollment.port()),
+        data_plane: data_plane.unwrap_or_default(),
+        domain: domain.map(|(domain, proxy)| format!("{domain}:{}", proxy.port())),
+    }
+}
+
+/// Binds a UDP listener; where a machine has no IPv6, "any address" means any of IPv4.
+fn listen_udp(
+    what: &'static str,
+    address: SocketAddr,
+    bind: impl Fn(SocketAddr) -> io::Result<Endpoint>,
+) -> Result<Endpoint, StartError> {
+    let bound = bind(address);
+    let bound = match (bound, without_v6(address)) {
+        (Err(error), Some(v4)) if no_v6(&error) => bind(v4),
+        (bound, _) => bound,
+    };
+    bound.map_err(|error| StartError::Listen { what, address, error })
+}
+
+async fn listen_tcp(
+    what: &'static str,
+    address: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, StartError> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = match (TcpListener::bind(address).await, without_v6(address)) {
+        (Err(error), Some(v4)) if no_v6(&error) => TcpListener::bind(v4).await,
+        (bound, _) => bound,
+    };
+    bound.map(Some).map_err(|error| StartError::Listen { what, address, error })
+}
+
+fn without_v6(address: SocketAddr) -> Option<SocketAddr> {
+    let any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    any.then(|| (Ipv4Addr::UNSPECIFIED, address.port()).into())
+}
+
+fn no_v6(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable)
+}
