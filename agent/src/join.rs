@@ -32,6 +32,7 @@ use crate::dial::{DialError, Dialled, HubAddress, dial};
 use crate::identity::{
     Identity, IdentityError, IdentityMismatch, IdentityStore, KeyError, NodeKey, State,
 };
+use crate::kill;
 
 /// How long the hub has to answer a request.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -161,6 +162,7 @@ pub async fn join(
         State::Empty => NodeKey::generate()?,
     };
     store.save_key(&key)?;
+    kill::point("join.key-stored");
     let request = JoinRequest {
         version: enroll::VERSION,
         token: options.token.clone(),
@@ -172,6 +174,7 @@ pub async fn join(
         JoinResponse::Joined(joined) => *joined,
         JoinResponse::Refused(refused) => return Err(JoinError::Refused(refused)),
     };
+    kill::point("join.answered");
     let identity = Identity::new(key, joined)?;
     if !identity.trust().fingerprints().contains(&options.pin) {
         return Err(JoinError::ForeignTrust(options.pin));

@@ -55,10 +55,17 @@ fn addresses_have_the_usual_forms() {
 #[test]
 fn families_take_turns() {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-    let [a, b, c] = ["[::1]:1", "[::2]:1", "[::3]:1"].map(address);
-    let [d, e] = ["1.1.1.1:1", "2.2.2.2:1"].map(address);
-    assert_eq!(take_turns([a, b, c, d, a, e]), [a, d, b, e, c]);
-    assert_eq!(take_turns([d, a, e]), [d, a, e]);
+    let six = ["[::1]:1", "[::2]:1", "[::3]:1"].map(address);
+    let four = ["1.1.1.1:1", "2.2.2.2:1"].map(address);
+    let found = [six[0], six[1], six[2], four[0], six[0], four[1]];
+    assert_eq!(
+        take_turns(found),
+        [six[0], four[0], six[1], four[1], six[2]]
+    );
+    assert_eq!(
+        take_turns([four[0], six[0], four[1]]),
+        [four[0], six[0], four[1]]
+    );
     assert_eq!(take_turns([]), []);
     let many = (0..99).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     assert_eq!(take_turns(many).len(), MAX_ADDRESSES);

@@ -200,7 +200,7 @@ async fn serve(
     }
 }
 
-fn say(response: JoinResponse) -> Answer {
+fn say(response: &JoinResponse) -> Answer {
     Answer::Say(response.encode())
 }
 
@@ -208,7 +208,7 @@ fn admit(ca: &Arc<Ca>) -> impl Fn(&JoinRequest) -> Answer + Send + 'static {
     let ca = ca.clone();
     move |request| {
         let joined = ca.joined_until(&public_key(&request.csr.0), 2031);
-        say(JoinResponse::Joined(Box::new(joined)))
+        say(&JoinResponse::Joined(Box::new(joined)))
     }
 }
 
@@ -286,7 +286,7 @@ async fn a_refusal_says_whether_to_come_again() {
             message: "ask for a new one".to_owned(),
             retry_after_ms: Some(2500),
         };
-        let hub = Hub::start(&ca, move |_| say(JoinResponse::Refused(refused.clone())));
+        let hub = Hub::start(&ca, move |_| say(&JoinResponse::Refused(refused.clone())));
         let error = Agent::new()
             .join(&hub.options(ca.fingerprint()))
             .await
@@ -333,11 +333,11 @@ async fn answers_that_make_no_identity_are_not_stored() {
         move |request: &JoinRequest| {
             let mut joined = ca.joined_until(&public_key(&request.csr.0), until);
             change(&mut joined);
-            say(JoinResponse::Joined(Box::new(joined)))
+            say(&JoinResponse::Joined(Box::new(joined)))
         }
     };
     let stranger = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-    let not_its_key = say(JoinResponse::Joined(Box::new(
+    let not_its_key = say(&JoinResponse::Joined(Box::new(
         ca.joined_until(&stranger, 2031),
     )));
     let Answer::Say(not_its_key) = not_its_key else {
