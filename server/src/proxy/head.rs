@@ -1,0 +1,191 @@
+//! Heads between HTTP/1.1 as `http` and hyper speak it, and the wire. Pure.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
+};
+use http::{Method, Response, StatusCode, Version, request};
+use hub_protocol::kind::http::{
+    Body, Header, MAX_HEADERS, RequestHead, ResponseHead, elements, retain_end_to_end, weight,
+};
+use hub_protocol::limits::MAX_HEAD;
+
+/// The longest host, in bytes: a DNS name and a port.
+const MAX_HOST: usize = 260;
+
+/// Where a request came in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin<'a> {
+    /// The other end of the connection.
+    pub(super) peer: SocketAddr,
+    /// `http` or `https`.
+    pub(super) scheme: &'static str,
+    /// What was taken off the path's start; empty if nothing was.
+    pub(super) prefix: &'a str,
+}
+
+/// The one host of a request; empty in HTTP/1.0 without one. `None`: there are several or none,
+/// or it is too long.
+pub(super) fn host(head: &request::Parts) -> Option<&str> {
+    // An absolute request target overrides the header (RFC 9112, 3.2.2).
+    if let Some(authority) = head.uri.authority() {
+        let host = authority.as_str();
+        return (host.len() <= MAX_HOST && !host.contains('@')).then_some(host);
+    }
+    let mut hosts = head.headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if host.len() <= MAX_HOST => host.to_str().ok(),
+        (None, None) if head.version == Version::HTTP_10 => Some(""),
+        _ => None,
+    }
+}
+
+/// The protocol that a request wants to upgrade to. A request with a body is not upgraded, which
+/// leaves it an ordinary request (RFC 9110, 7.8).
+pub(super) fn upgrade(head: &request::Parts, body: Body) -> Option<Bytes> {
+    let asked = head.version == Version::HTTP_11
+        && matches!(body, Body::None | Body::Length(0))
+        && (head.headers.get_all(CONNECTION).iter())
+            .flat_map(|value| elements(value.as_bytes()))
+            .any(|element| element.eq_ignore_ascii_case(b"upgrade"));
+    let mut protocols = head.headers.get_all(UPGRADE).iter();
+    match (protocols.next(), protocols.next()) {
+        (Some(protocol), None) if asked => Some(Bytes::copy_from_slice(protocol.as_bytes())),
+        _ => None,
+    }
+}
+
+/// The body that a request's head announces. `length` is what hyper makes of it.
+pub(super) fn body(head: &request::Parts, length: Option<u64>) -> Body {
+    match length {
+        None => Body::Chunked,
+        Some(0) if !head.headers.contains_key(CONTENT_LENGTH) => Body::None,
+        Some(length) => Body::Length(length),
+    }
+}
+
+/// The head as it goes to the agent. `None`: it is too large.
+pub(super) fn request(
+    head: &request::Parts,
+    target: &str,
+    origin: Origin<'_>,
+    host: &str,
+    body: Body,
+) -> Option<RequestHead> {
+    let mut headers = lines(&head.headers);
+    headers.retain(|(name, _)| !replaced(name));
+    let mut add = |name: &'static str, value: &str| {
+        let value = Bytes::copy_from_slice(value.as_bytes());
+        headers.push((Bytes::from_static(name.as_bytes()), value));
+    };
+    if !host.is_empty() {
+        add(HOST.as_str(), host);
+        add("x-forwarded-host", host);
+    }
+    add(
+        "x-forwarded-for",
+        &origin.peer.ip().to_canonical().to_string(),
+    );
+    add("x-forwarded-proto", origin.scheme);
+    if !origin.prefix.is_empty() {
+        add("x-forwarded-prefix", origin.prefix);
+    }
+    let fits = headers.len() <= MAX_HEADERS && weight(&headers) + target.len() <= MAX_HEAD;
+    fits.then(|| RequestHead {
+        method: head.method.as_str().to_owned(),
+        target: Bytes::copy_from_slice(target.as_bytes()),
+        headers,
+        upgrade: upgrade(head, body),
+        body,
+    })
+}
+
+/// Headers that the hub does not pass on: it answers `Expect` itself, says lengths otherwise, and
+/// knows itself where a request came from.
+fn replaced(name: &[u8]) -> bool {
+    name == HOST.as_str().as_bytes()
+        || name == CONTENT_LENGTH.as_str().as_bytes()
+        || name == EXPECT.as_str().as_bytes()
+        || name == b"forwarded"
+        || name == b"x-real-ip"
+        || name.starts_with(b"x-forwarded-")
+}
+
+/// The header lines that hold from end to end.
+pub(super) fn lines(headers: &HeaderMap) -> Vec<Header> {
+    let mut lines = headers
+        .iter()
+        .map(|(name, value)| {
+            let name = Bytes::copy_from_slice(name.as_str().as_bytes());
+            (name, Bytes::copy_from_slice(value.as_bytes()))
+        })
+        .collect();
+    retain_end_to_end(&mut lines);
+    lines
+}
+
+/// The target's response, still without its body. `None`: it is none that an agent may give to
+/// this request.
+pub(super) fn response(
+    head: ResponseHead,
+    method: &Method,
+    upgradable: bool,
+) -> Option<Response<()>> {
+    let status = StatusCode::from_u16(head.status).ok()?;
+    let upgraded = status == StatusCode::SWITCHING_PROTOCOLS;
+    if status.is_informational() && !(upgraded && upgradable) {
+        return None;
+    }
+    let bodyless = method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
+    let mut headers = header_map(head.headers)?;
+    if !bodyless || headers.get_all(CONTENT_LENGTH).iter().count() > 1 {
+        headers.remove(CONTENT_LENGTH);
+    }
+    match head.body {
+        _ if bodyless || upgraded || status == StatusCode::NO_CONTENT => {}
+        Body::None => _ = headers.insert(CONTENT_LENGTH, HeaderValue::from(0)),
+        Body::Length(length) => _ = headers.insert(CONTENT_LENGTH, HeaderValue::from(length)),
+        Body::Chunked => {}
+    }
+    if upgraded {
+        let protocol = HeaderValue::from_maybe_shared(head.upgrade?).ok()?;
+        headers.insert(UPGRADE, protocol);
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Some(response)
+}
+
+/// The bytes of a body that are to come for this response; `None`: until the channel's end.
+pub(super) fn length(head: &ResponseHead, method: &Method) -> Option<u64> {
+    let bodyless = method == Method::HEAD || matches!(head.status, 101 | 204 | 304);
+    match head.body {
+        _ if bodyless => Some(0),
+        Body::None => Some(0),
+        Body::Length(length) => Some(length),
+        Body::Chunked => None,
+    }
+}
+
+/// Trailers that came from the agent.
+pub(super) fn trailers(mut lines: Vec<Header>) -> Option<HeaderMap> {
+    retain_end_to_end(&mut lines);
+    header_map(lines)
+}
+
+fn header_map(mut lines: Vec<Header>) -> Option<HeaderMap> {
+    retain_end_to_end(&mut lines);
+    if lines.len() > MAX_HEADERS {
+        return None;
+    }
+    let mut headers = HeaderMap::with_capacity(lines.len() + 2);
+    for (name, value) in lines {
+        let name = HeaderName::from_bytes(&name).ok()?;
+        headers.append(name, HeaderValue::from_maybe_shared(value).ok()?);
+    }
+    Some(headers)
+}

@@ -1,0 +1,419 @@
+//! The data plane: browsers reach ports behind agents.
+//!
+//! ```text
+//! browser --HTTP/1.1--> Proxy --place--> Routes --> session --Open{head}--> agent --> target
+//!         request body  -- upload, a task --> REQUEST channel
+//!         response body <-- ProxyBody ------- RESPONSE channel
+//! ```
+//!
+//! One request is one operation. Its head and the response's are typed messages; bodies run
+//! through chunk by chunk, both ways at once, and a side that reads slowly slows down the other
+//! through the operation's windows. After a 101 the connection is a tunnel. A browser that goes
+//! away cancels its operation; a response that breaks off breaks off at the browser, too.
+//!
+//! An exposure is reached by its token under `/v1/data/TOKEN/`, where the prefix is taken off and
+//! handed to the target as `X-Forwarded-Prefix`, or by its name as `NAME.DOMAIN`, where the target
+//! sees the path as it is. What the hub answers itself says which hop failed. Tokens are secrets:
+//! neither they nor paths are ever logged.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `place`, `head` | the rules of hosts, paths and headers, without I/O |
+//! | [`routes`](Routes) | from a token or name to a session and a port |
+//! | `answer` | the hub's own answers |
+//! | `exchange`, `upload`, `body`, `tunnel` | a request under way |
+//!
+//! Left out, because the HTTP library sends none: informational responses (1xx other than 100
+//! and 101). Trailers pass where `Trailer` announces them.
+
+mod answer;
+mod body;
+mod exchange;
+mod head;
+mod place;
+mod routes;
+mod tunnel;
+mod upload;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::EXPECT;
+use http::{Method, Request, Response, StatusCode, Version, request};
+use hub_protocol::kind::http::{Body, MAX_HEADERS, Open, REQUEST, RequestHead};
+use hub_protocol::kind::{Failure, OperationKind};
+use hub_protocol::limits::MAX_HEAD;
+use hub_quic::operation::{self, Sender};
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use answer::Answer;
+use body::ProxyBody;
+use exchange::{Exchange, NoHead};
+use head::Origin;
+use place::{Place, place};
+pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
+
+/// How long an agent may take to say that the target is connected: longer than it waits itself
+/// for its list of exposures and for the target.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long to wait after a connection could not be accepted, as when files have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the data plane is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The domain under which exposures are reached by name; a port after it is passed over.
+    pub domain: Option<String>,
+    /// How long a browser may take to send a request's head, and keep a connection open between
+    /// requests.
+    pub head_timeout: Duration,
+    /// Connections of browsers at once; more wait to be accepted.
+    pub max_connections: usize,
+    /// How long requests under way may go on once the hub stops.
+    pub drain: Duration,
+}
+
+impl Default for Config {
+    /// No domain, 10 s for heads, 4096 connections, 10 s to drain.
+    fn default() -> Self {
+        Self {
+            domain: None,
+            head_timeout: Duration::from_secs(10),
+            max_connections: 4096,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+struct Inner {
+    config: Config,
+    routes: Arc<dyn Routes>,
+}
+
+/// The data plane. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("config", &self.inner.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// A data plane over these routes.
+    pub fn new(config: Config, routes: Arc<dyn Routes>) -> Self {
+        Self {
+            inner: Arc::new(Inner { config, routes }),
+        }
+    }
+
+    /// Serves browsers until `stop`; then lets requests under way go on for the time configured.
+    pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        let room = Arc::new(Semaphore::new(self.inner.config.max_connections));
+        let (stopping, stopped) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        let mut stop = pin!(stop);
+        loop {
+            let accepted = async {
+                // Never closed.
+                let permit = room.clone().acquire_owned().await.ok();
+                (permit, listener.accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                biased;
+                () = &mut stop => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accepted => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("a browser's connection could not be accepted: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (proxy, mut stopped) = (self.clone(), stopped.clone());
+            connections.spawn(async move {
+                let stop = async move { _ = stopped.wait_for(|stopped| *stopped).await };
+                proxy.serve_stream(stream, peer, stop).await;
+                drop(permit);
+            });
+        }
+        drop(listener);
+        stopping.send_replace(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if timeout(self.inner.config.drain, all).await.is_err() {
+            tracing::info!("requests of browsers are still under way, and are broken off");
+        }
+    }
+
+    async fn serve_stream(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()>,
+    ) {
+        // A connection that is gone already says so soon enough.
+        let _ = stream.set_nodelay(true);
+        if let Some(stream) = self.connection(stream, peer, stop).await {
+            // A browser that reads until the connection's end must not take this for the end.
+            let _ = stream.set_zero_linger();
+        }
+    }
+
+    /// Serves one connection of a browser, whose other end is `peer`.
+    pub async fn serve_connection<I>(&self, io: I, peer: SocketAddr)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.connection(io, peer, pending()).await;
+    }
+
+    /// Serves a connection. Gives it back if closing it would end a response that is not whole:
+    /// HTTP/1.0 has no other sign of an end.
+    async fn connection<I>(
+        &self,
+        io: I,
+        peer: SocketAddr,
+        stop: impl Future<Output = ()>,
+    ) -> Option<I>
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let old = AtomicBool::new(false);
+        let service = service_fn(|request: Request<Incoming>| {
+            if request.version() < Version::HTTP_11 {
+                old.store(true, Ordering::Relaxed);
+            }
+            self.handle(request, peer)
+        });
+        let mut connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.inner.config.head_timeout)
+            .max_header_size(MAX_HEAD)
+            .max_buf_size(MAX_HEAD)
+            .max_headers(MAX_HEADERS)
+            .serve_connection(TokioIo::new(io), service)
+            .with_upgrades();
+        let served = tokio::select! {
+            served = &mut connection => Some(served),
+            () = stop => None,
+        };
+        let served = if let Some(served) = served {
+            served
+        } else {
+            Pin::new(&mut connection).graceful_shutdown();
+            (&mut connection).await
+        };
+        let error = served.err()?;
+        tracing::debug!("a browser's connection ended: {error}");
+        let looks_whole = error.is_user() && old.load(Ordering::Relaxed);
+        let parts = looks_whole.then(|| connection.into_parts())??;
+        Some(parts.io.into_inner())
+    }
+
+    /// Answers a request, with the target's response or the hub's own.
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Response<ProxyBody>, Infallible> {
+        let (mut head, body) = request.into_parts();
+        // A browser that waits for a go-ahead has not sent its body, and need not.
+        let waits = head.headers.contains_key(EXPECT);
+        let mut body = Some(body);
+        let response = match self.carry(&mut head, &mut body, waits, peer).await {
+            Ok(response) => response,
+            Err(answer) => {
+                tracing::debug!(status = answer.status.as_u16(), "{}", answer.reason);
+                answer.into_response()
+            }
+        };
+        if let Some(body) = body.filter(|body| !waits && !body.is_end_stream()) {
+            tokio::spawn(upload::linger(body));
+        }
+        Ok(response)
+    }
+
+    /// Carries a request to its target. Takes the body once it is on its way.
+    async fn carry(
+        &self,
+        head: &mut request::Parts,
+        body: &mut Option<Incoming>,
+        waits: bool,
+        peer: SocketAddr,
+    ) -> Result<Response<ProxyBody>, Answer> {
+        let on_upgrade = head.extensions.remove::<OnUpgrade>();
+        let length = body.as_ref().and_then(|body| body.size_hint().exact());
+        let (asked, resolved) = self.route(head, length, peer).await?;
+        let upgrade = on_upgrade.filter(|_| asked.upgrade.is_some());
+        let streams = matches!(asked.body, Body::Chunked | Body::Length(1..));
+        let Resolved {
+            session,
+            port,
+            targets_revision,
+            node_name: node,
+            ..
+        } = resolved;
+        let open = Open {
+            port,
+            targets_revision,
+            head: asked,
+        };
+        let operation = session.open(OperationKind::Http, &open).await;
+        let operation = operation.map_err(|error| Answer::unopened(&node, &error))?;
+        let mut sender = Some(operation.sender(REQUEST));
+        let mut exchange = Exchange::new(operation, node, port);
+        if streams && !waits {
+            start_upload(&mut exchange, body, &mut sender);
+        } else if !streams && upgrade.is_none() {
+            finish(sender.take());
+        }
+        accepted(&mut exchange).await?;
+        if streams && waits {
+            start_upload(&mut exchange, body, &mut sender);
+        }
+        let operation = exchange.operation.clone();
+        let received = exchange
+            .unless_upload_breaks(exchange::head(&operation))
+            .await
+            .map_err(|_| Answer::upload_broke())?;
+        let received = match received {
+            Ok(received) => received,
+            Err(error) => return Err(headless(exchange, error)),
+        };
+        let left = head::length(&received, &head.method);
+        let response = head::response(received, &head.method, upgrade.is_some());
+        let response = response.ok_or_else(|| Answer::nonsense(&exchange.node))?;
+        match (upgrade, sender) {
+            (Some(upgrade), Some(sender))
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
+            {
+                tokio::spawn(tunnel::run(operation, sender, upgrade));
+                Ok(response.map(|()| ProxyBody::own(Bytes::new())))
+            }
+            (_, sender) => {
+                // Not upgraded after all: there is no body.
+                finish(sender);
+                Ok(response.map(|()| ProxyBody::relay(exchange, left)))
+            }
+        }
+    }
+
+    /// Finds out where a request goes, and what its head is there.
+    async fn route(
+        &self,
+        head: &request::Parts,
+        length: Option<u64>,
+        peer: SocketAddr,
+    ) -> Result<(RequestHead, Resolved), Answer> {
+        let host = head::host(head)
+            .ok_or_else(|| Answer::bad_request("the request does not name one host"))?;
+        if head.method == Method::CONNECT {
+            return Err(Answer::connect_refused());
+        }
+        let target = head
+            .uri
+            .path_and_query()
+            .map_or("", |target| target.as_str());
+        let domain = self.inner.config.domain.as_deref();
+        let (route, prefix, target) = match place(host, target, domain) {
+            Place::Exposure {
+                route,
+                prefix,
+                target,
+            } => (route, prefix, target),
+            Place::Redirect(location) => return Err(Answer::redirect(&location)),
+            Place::UnknownName => return Err(Answer::unknown_name()),
+            Place::UnknownToken => return Err(Answer::unknown_token()),
+            Place::Nowhere => return Err(Answer::nowhere()),
+        };
+        let origin = Origin {
+            peer,
+            scheme: "http",
+            prefix,
+        };
+        let body = head::body(head, length);
+        let asked = head::request(head, target, origin, host, body);
+        let asked = asked.ok_or_else(Answer::head_too_large)?;
+        let unknown = match &route {
+            Route::Token(_) => Answer::unknown_token(),
+            Route::Name(_) => Answer::unknown_name(),
+        };
+        let resolved = self.inner.routes.resolve(route).await;
+        let resolved = resolved.map_err(|error| {
+            if let RouteError::Ledger(error) = &error {
+                tracing::warn!("a request could not be routed: the ledger: {error}");
+            }
+            Answer::unrouted(&error, unknown)
+        })?;
+        Ok((asked, resolved))
+    }
+}
+
+fn start_upload(exchange: &mut Exchange, body: &mut Option<Incoming>, sender: &mut Option<Sender>) {
+    if let (Some(body), Some(sender)) = (body.take(), sender.take()) {
+        exchange.upload(body, sender);
+    }
+}
+
+/// Says that there is no body.
+fn finish(sender: Option<Sender>) {
+    if let Some(mut sender) = sender {
+        sender.finish();
+    }
+}
+
+/// Waits until the agent has connected to the target.
+async fn accepted(exchange: &mut Exchange) -> Result<(), Answer> {
+    let operation = exchange.operation.clone();
+    let answer = timeout(ANSWER_TIMEOUT, operation.answer());
+    match exchange.unless_upload_breaks(answer).await {
+        Ok(Ok(Ok(operation::Answer::Accepted(_)))) => Ok(()),
+        Ok(Ok(Ok(operation::Answer::Failed(failure)))) => Err(failed(exchange, &failure)),
+        Ok(Ok(Err(_))) => Err(Answer::lost(&exchange.node)),
+        Ok(Err(_)) => Err(Answer::silent(&exchange.node, ANSWER_TIMEOUT)),
+        Err(_) => Err(Answer::upload_broke()),
+    }
+}
+
+fn headless(mut exchange: Exchange, error: NoHead) -> Answer {
+    match error {
+        NoHead::Lost => Answer::lost(&exchange.node),
+        NoHead::Nonsense => Answer::nonsense(&exchange.node),
+        NoHead::Broken(failure) => failed(&mut exchange, &failure),
+    }
+}
+
+/// The answer to a request that the agent gave up, whose body goes unread. The agent's own words
+/// are for the log.
+fn failed(exchange: &mut Exchange, failure: &Failure) -> Answer {
+    let (node, port) = (&exchange.node, exchange.port);
+    tracing::debug!(%node, port, code = failure.code.0, "a request failed: {failure}");
+    let answer = Answer::failed(node, port, failure);
+    exchange.release();
+    answer
+}

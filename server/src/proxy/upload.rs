@@ -1,0 +1,87 @@
+//! The body of a request on its way from the browser into the operation's channel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hub_protocol::kind;
+use hub_protocol::kind::http::Message;
+use hub_quic::operation::{Operation, Sender};
+use hyper::body::Incoming;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::exchange::settled;
+use super::head;
+
+/// How long a body that nobody wants is read on for, so that the browser reads the response
+/// before it learns that the connection is closed.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// How long such a body may bring nothing.
+const LINGER_IDLE: Duration = Duration::from_secs(5);
+
+enum Uploaded {
+    /// All of it is on its way.
+    Whole,
+    /// The agent wants no more.
+    Unwanted,
+    /// The browser broke off.
+    Broke,
+}
+
+/// Carries a body, then waits for the operation's end. Says on `broke` if the browser breaks off.
+pub(super) async fn run(
+    mut body: Incoming,
+    operation: Arc<Operation>,
+    mut sender: Sender,
+    broke: oneshot::Sender<()>,
+) {
+    match carry(&mut body, &operation, &mut sender).await {
+        Uploaded::Whole => settled(operation).await,
+        Uploaded::Unwanted => {
+            drop(broke);
+            linger(body).await;
+            settled(operation).await;
+        }
+        Uploaded::Broke => _ = broke.send(()),
+    }
+}
+
+async fn carry(body: &mut Incoming, operation: &Operation, sender: &mut Sender) -> Uploaded {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = sender.stopped() => return Uploaded::Unwanted,
+            frame = body.frame() => frame,
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(_)) => return Uploaded::Broke,
+            None => break,
+        };
+        let sent = match frame.into_data() {
+            Ok(bytes) => sender.send(bytes).await,
+            Err(frame) => match frame.into_trailers() {
+                Ok(trailers) => {
+                    let trailers = Message::Trailers(head::lines(&trailers));
+                    operation.send_message(kind::encode(&trailers)).await
+                }
+                Err(_) => Ok(()),
+            },
+        };
+        if sent.is_err() {
+            return Uploaded::Unwanted;
+        }
+    }
+    sender.finish();
+    Uploaded::Whole
+}
+
+/// Reads what nobody wants, for a while.
+pub(super) async fn linger(mut body: Incoming) {
+    let _ = timeout(LINGER, async {
+        while let Ok(Some(Ok(_))) = timeout(LINGER_IDLE, body.frame()).await {}
+    })
+    .await;
+}
