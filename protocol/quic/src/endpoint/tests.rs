@@ -91,7 +91,7 @@ async fn beyond_the_most_handshakes_an_attempt_is_refused_at_once() {
 /// Batches of large packets exceed what the kernel takes in one call. Sent whole they would be
 /// lost, so that next to nothing arrives.
 #[tokio::test]
-async fn bulk_arrives_in_the_largest_packets_that_loopback_carries() {
+async fn bulk_arrives_in_jumbo_packets() {
     const BYTES: usize = 64 << 20;
     let ends = Ends::open(&Handshakes::default());
     let accept = async { ends.listener.accept().await.unwrap().await.unwrap() };
