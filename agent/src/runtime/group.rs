@@ -192,32 +192,24 @@ impl Leader {
 
     /// What lives of the group: the leader, and whoever shares its group and its bond.
     async fn living(&self) -> Result<Vec<Stat>, StopError> {
-        let (leader, leads, bond) = (self.stat, self.leads(), self.bond.clone());
-        if !leads {
-            let lives = !has_exited(self.fd.get_ref())?;
-            return Ok(if lives { vec![leader] } else { Vec::new() });
+        let (leader, bond) = (self.stat, self.bond.clone());
+        let mut members = Vec::new();
+        if self.leads() {
+            let scan = move || {
+                let mut members = of_group(proc::living_in_group(leader.pid)?, leader);
+                members.retain(|stat| stat.pid != leader.pid && belongs(stat, &bond));
+                Ok::<_, io::Error>(members)
+            };
+            // Reading all of /proc takes milliseconds on a busy machine.
+            members = tokio::task::spawn_blocking(scan)
+                .await
+                .map_err(io::Error::other)??;
         }
-        let scan = move || {
-            let members = proc::living_in_group(leader.pid)?;
-            if members
-                .iter()
-                .any(|stat| stat.pid == leader.pid && stat.start != leader.start)
-            {
-                // Somebody else leads a group of that id: ours is gone.
-                return Ok(Vec::new());
-            }
-            Ok::<_, io::Error>(
-                members
-                    .into_iter()
-                    .filter(|stat| belongs(stat, &bond))
-                    .collect(),
-            )
-        };
-        // Reading all of /proc takes milliseconds on a busy machine.
-        match tokio::task::spawn_blocking(scan).await {
-            Ok(members) => Ok(members?),
-            Err(error) => Err(io::Error::other(error).into()),
+        // Only the descriptor knows: a process whose first thread has ended looks dead in /proc.
+        if !has_exited(self.fd.get_ref())? {
+            members.push(leader);
         }
+        Ok(members)
     }
 
     /// One signal to all that lives of the group.
@@ -245,6 +237,14 @@ impl Leader {
         }
         Ok(())
     }
+}
+
+/// The members of a group of that id, unless somebody else leads it by now: then ours is gone.
+fn of_group(members: Vec<Stat>, leader: Stat) -> Vec<Stat> {
+    let taken = members
+        .iter()
+        .any(|stat| stat.pid == leader.pid && stat.start != leader.start);
+    if taken { Vec::new() } else { members }
 }
 
 /// Whether a process in the group is bound as its leader was.
@@ -286,4 +286,31 @@ fn has_exited(fd: &OwnedFd) -> io::Result<bool> {
             tv_nsec: 0,
         }),
     )? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_whose_id_was_taken_over_is_gone() {
+        let leader = Stat {
+            pid: 7,
+            group: 7,
+            start: 100,
+            dead: false,
+        };
+        let child = Stat {
+            pid: 8,
+            start: 101,
+            ..leader
+        };
+        let stranger = Stat {
+            start: 500,
+            ..leader
+        };
+        assert_eq!(of_group(vec![leader, child], leader), [leader, child]);
+        assert_eq!(of_group(vec![child], leader), [child]);
+        assert_eq!(of_group(vec![stranger, child], leader), []);
+    }
 }

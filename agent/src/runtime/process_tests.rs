@@ -53,6 +53,7 @@ common! {
     a_stop_kills_what_ignores_term
     a_stop_lets_term_be_handled
     a_stop_reaches_a_plain_sleep
+    a_dropped_output_leaves_the_other
     a_death_by_signal_is_told
     a_background_process_does_not_hold_up_the_end
     a_hundred_quick_commands

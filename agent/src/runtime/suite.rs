@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -353,6 +353,17 @@ pub(super) async fn a_stop_reaches_a_plain_sleep(rig: &Rig) {
     let stopped = timeout(HANG, process.handle.stop(DEFAULT_GRACE)).await;
     assert_eq!(stopped.expect("stop hangs"), Ok(Stopped::Terminated));
     assert!(is_signal(finish(process, Vec::new()).await.status, 15));
+}
+
+pub(super) async fn a_dropped_output_leaves_the_other(rig: &Rig) {
+    let script = "head -c 3000000 /dev/zero; echo end >&2";
+    let mut process = rig.start(rig.spec(&["sh", "-c", script])).await;
+    process.stdout = Box::pin(stream::empty());
+    let output = finish(process, Vec::new()).await;
+    assert_eq!(
+        (&output.stderr[..], output.status),
+        (&b"end\n"[..], ExitStatus::Code(0))
+    );
 }
 
 pub(super) async fn a_death_by_signal_is_told(rig: &Rig) {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
 use bollard::models::ContainerCreateBody;
@@ -27,8 +28,9 @@ async fn in_container(case: impl AsyncFnOnce(&Rig, &DockerRuntime, &DemoContaine
         runtime: Box::new(docker.clone()),
         container: Some(container.name.clone()),
     };
-    case(&rig, &docker, &container).await;
+    let done = AssertUnwindSafe(case(&rig, &docker, &container)).catch_unwind().await;
     container.remove().await.unwrap();
+    done.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
 /// The commands that run in a container, by the daemon's own list.
@@ -74,6 +76,7 @@ common! {
     docker_a_stop_kills_what_ignores_term: a_stop_kills_what_ignores_term
     docker_a_stop_lets_term_be_handled: a_stop_lets_term_be_handled
     docker_a_stop_reaches_a_plain_sleep: a_stop_reaches_a_plain_sleep
+    docker_a_dropped_output_leaves_the_other: a_dropped_output_leaves_the_other
     docker_a_death_by_signal_is_told: a_death_by_signal_is_told
     docker_a_background_process_does_not_hold_up_the_end: a_background_process_does_not_hold_up_the_end
     docker_a_hundred_quick_commands: a_hundred_quick_commands
