@@ -1,0 +1,483 @@
+//! The routes, and the OpenAPI document that is made from them.
+
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, RawQuery, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Extension, Json, Router};
+use http::{HeaderMap, StatusCode, header};
+use hub_ledger as ledger;
+use hub_ledger::{ExposureId, ExposureName};
+use hub_protocol::NodeName;
+use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+
+use super::hangup::Hangup;
+use super::problem::{Kind, Problem};
+use super::types::{
+    CreatedExposure, Exposure, Exposures, NewExposure, NewToken, Node, NodeSession, NodeState,
+    Nodes, Secret, Status, Token,
+};
+use super::{Api, channel, exec};
+use crate::hub::{Addresses, Hub, NodeStatus};
+
+/// The most bytes of a request's body.
+const MAX_BODY: usize = 64 * 1024;
+/// What a WebSocket may buffer before it reads or writes, in bytes: data waits in its channel.
+const READ_BUFFER: usize = 16 * 1024;
+/// Where an agent joins when it is told nothing else: on this port of the host that it dials.
+const DEFAULT_ENROLLMENT_PORT: &str = ":7444";
+
+/// All routes. Each demands the token.
+pub(super) fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/nodes", get(nodes))
+        .route("/v1/nodes/{node}/exec", get(exec_on_node))
+        .route("/v1/tokens", post(create_token))
+        .route("/v1/exposures", get(exposures).post(expose))
+        .route("/v1/exposures/{id}", delete(unexpose))
+        .route("/v1/openapi.json", get(openapi))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(api.clone(), authenticate))
+        .with_state(api)
+}
+
+async fn authenticate(State(api): State<Api>, request: Request, next: Next) -> Response {
+    if bearer(request.headers()).is_some_and(|token| api.token.matches(token)) {
+        return next.run(request).await;
+    }
+    let detail = "send the API token as `Authorization: Bearer TOKEN`; \
+                  it is in the file api-token of the hub's data directory";
+    Problem::new(Kind::Unauthorized, detail).into_response()
+}
+
+/// The token that a request carries.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| token.trim_ascii())
+}
+
+async fn no_such_path() -> Problem {
+    Problem::new(
+        Kind::NoSuchPath,
+        "see /v1/openapi.json for the paths there are",
+    )
+}
+
+async fn method_not_allowed() -> Problem {
+    Problem::new(
+        Kind::MethodNotAllowed,
+        "see /v1/openapi.json for the methods it takes",
+    )
+}
+
+/// The JSON body of a request.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let body = Json::from_request(request, state).await;
+        body.map(|Json(body)| Self(body))
+            .map_err(|rejection| Problem::new(Kind::InvalidRequest, rejection.body_text()))
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(Kind::InvalidRequest, rejection.body_text())
+    }
+}
+
+/// How the hub is
+#[utoipa::path(
+    get, path = "/v1/status", tag = "hub",
+    responses(
+        (status = 200, description = "How it is", body = Status),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn status(State(api): State<Api>) -> Result<Json<Status>, Problem> {
+    let status = api.hub.status().await?;
+    let Addresses {
+        agents,
+        enrollment,
+        data_plane,
+        domain,
+    } = status.addresses;
+    Ok(Json(Status {
+        release: status.release.to_owned(),
+        started: status.started.to_string(),
+        ca: status.ca.to_string(),
+        nodes: status.nodes,
+        connected: status.connected,
+        operations: status.operations,
+        violations: status.violations,
+        agents,
+        enrollment,
+        data_plane: Some(data_plane).filter(|url| !url.is_empty()),
+        domain,
+    }))
+}
+
+/// All nodes
+#[utoipa::path(
+    get, path = "/v1/nodes", tag = "nodes",
+    responses(
+        (status = 200, description = "By name", body = Nodes),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn nodes(State(api): State<Api>) -> Result<Json<Nodes>, Problem> {
+    let nodes = api.hub.nodes().await?.into_iter().map(node).collect();
+    Ok(Json(Nodes { nodes }))
+}
+
+fn node(NodeStatus { node, connected }: NodeStatus) -> Node {
+    let (state, since) = match (node.revoked, &connected) {
+        (Some(revoked), _) => (NodeState::Revoked, revoked),
+        (None, Some(connected)) => (NodeState::Connected, connected.since),
+        (None, None) => (NodeState::Away, node.presence_since),
+    };
+    let session = connected.map(|connected| {
+        let hello = &connected.hello;
+        let rtt = connected.session.connection().rtt();
+        NodeSession {
+            address: connected.remote().to_string(),
+            rtt_us: u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX),
+            operations: connected.session.operations(),
+            release: hello.release.clone(),
+            os: hello.platform.os.clone(),
+            arch: hello.platform.arch.clone(),
+            hostname: hello.platform.hostname.clone(),
+            capabilities: hello.capabilities.clone(),
+        }
+    });
+    Node {
+        id: node.id.to_string(),
+        name: node.name.to_string(),
+        state,
+        since: since.to_string(),
+        created: node.created.to_string(),
+        last_seen: node.last_seen.map(|seen| seen.to_string()),
+        session,
+    }
+}
+
+/// Create a join token
+#[utoipa::path(
+    post, path = "/v1/tokens", tag = "nodes", request_body = NewToken,
+    responses(
+        (status = 201, description = "The token, shown this once", body = Token),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn create_token(
+    State(api): State<Api>,
+    Body(new): Body<NewToken>,
+) -> Result<(StatusCode, Json<Token>), Problem> {
+    let made = api
+        .hub
+        .create_token(new.uses, Duration::from_secs(new.ttl_s))
+        .await?;
+    let token = made.token.reveal();
+    let join_command = join_command(&token, &api.hub);
+    let token = Token {
+        token: token.into(),
+        uses: new.uses,
+        expires: made.expires.to_string(),
+        join_command: join_command.into(),
+    };
+    Ok((StatusCode::CREATED, Json(token)))
+}
+
+fn join_command(token: &str, hub: &Hub) -> String {
+    let Addresses {
+        agents, enrollment, ..
+    } = hub.addresses();
+    let enroll = enroll_argument(agents, enrollment);
+    let ca = hub.ca().fingerprint();
+    format!(
+        "HUB_JOIN_TOKEN={token} hub-agent --hub {agents}{enroll} --ca {ca} --name \"$(hostname)\""
+    )
+}
+
+/// Where to join, unless an agent that knows where to dial finds it by itself.
+fn enroll_argument(agents: &str, enrollment: &str) -> String {
+    let host = agents.rsplit_once(':').map(|(host, _)| host);
+    if host.is_some() && host == enrollment.strip_suffix(DEFAULT_ENROLLMENT_PORT) {
+        String::new()
+    } else {
+        format!(" --enroll {enrollment}")
+    }
+}
+
+/// All exposures
+#[utoipa::path(
+    get, path = "/v1/exposures", tag = "exposures",
+    responses(
+        (status = 200, description = "Oldest first", body = Exposures),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn exposures(State(api): State<Api>) -> Result<Json<Exposures>, Problem> {
+    let all = api.hub.exposures().await?;
+    let exposures = all
+        .into_iter()
+        .map(|(row, node)| exposure(row, node))
+        .collect();
+    Ok(Json(Exposures { exposures }))
+}
+
+fn exposure(row: ledger::Exposure, node: Option<NodeName>) -> Exposure {
+    Exposure {
+        id: row.id.0,
+        node: node.map_or_else(|| row.node.to_string(), |name| name.to_string()),
+        port: row.port,
+        name: row.name.map(String::from),
+        created: row.created.to_string(),
+    }
+}
+
+/// Expose a port of a node to browsers
+#[utoipa::path(
+    post, path = "/v1/exposures", tag = "exposures", request_body = NewExposure,
+    responses(
+        (status = 201, description = "The exposure; its token is shown this once", body = CreatedExposure),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn expose(
+    State(api): State<Api>,
+    Body(new): Body<NewExposure>,
+) -> Result<(StatusCode, Json<CreatedExposure>), Problem> {
+    let name = new
+        .name
+        .map(|name| name.parse::<ExposureName>())
+        .transpose();
+    let name = name.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
+    let made = api.hub.expose(&new.node, new.port, name).await?;
+    let created = CreatedExposure {
+        exposure: exposure(made.exposure, Some(made.node)),
+        urls: made.urls.into_iter().map(Secret::from).collect(),
+    };
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// Remove an exposure
+#[utoipa::path(
+    delete, path = "/v1/exposures/{id}", tag = "exposures",
+    params(("id" = u64, Path, description = "Its number")),
+    responses(
+        (status = 204, description = "It is removed"),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn unexpose(
+    State(api): State<Api>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, Problem> {
+    let Path(id) = id?;
+    let id = id.parse().map_err(|_| {
+        Problem::new(
+            Kind::InvalidRequest,
+            "an exposure is named by its number, like 3",
+        )
+    })?;
+    api.hub.unexpose(ExposureId(id)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Run a command on a node
+///
+/// Upgrades to a WebSocket with the subprotocol `v5.channel.k8s.io`, once the command runs. The
+/// first byte of each binary message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the last word
+/// (a `Status` of Kubernetes' `meta/v1`), 4 a terminal's size, 255 closes the channel that
+/// follows. Closing the connection stops the command.
+#[utoipa::path(
+    get, path = "/v1/nodes/{node}/exec", tag = "nodes",
+    params(
+        ("node" = String, Path, description = "The node's name or id"),
+        ("command" = Vec<String>, Query, description = "The command and its arguments: repeated"),
+        ("container" = Option<String>, Query, description = "The container's name or id; without, the machine itself"),
+        ("env" = Option<Vec<String>>, Query, description = "NAME=VALUE: repeated"),
+        ("cwd" = Option<String>, Query, description = "The working directory"),
+        ("user" = Option<String>, Query, description = "The user, as the runtime takes it"),
+        ("stdin" = Option<bool>, Query, description = "Whether the command reads channel 0"),
+    ),
+    responses(
+        (status = 101, description = "The command runs; the WebSocket carries its streams"),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn exec_on_node(
+    State(api): State<Api>,
+    node: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    Extension(hangup): Extension<Hangup>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let invalid = |detail: String| Problem::new(Kind::InvalidRequest, detail).operation("exec");
+    let Path(node) = node?;
+    let upgrade = upgrade.map_err(|rejection| invalid(rejection.body_text()))?;
+    let upgrade = upgrade.protocols([channel::SUBPROTOCOL]);
+    if upgrade.selected_protocol().is_none() {
+        let detail = format!(
+            "exec takes the WebSocket subprotocol {}",
+            channel::SUBPROTOCOL
+        );
+        return Err(invalid(detail));
+    }
+    let open = exec::parse_query(query.as_deref().unwrap_or_default())
+        .map_err(|error| invalid(error.to_string()))?;
+    // The query holds arguments and variables, which may be secret: no log has it.
+    let span = tracing::info_span!("exec", %node, container = open.container);
+    let stdin = open.stdin;
+    let operation = tokio::select! {
+        operation = api.hub.ask_exec(&node, open).instrument(span.clone()) => operation,
+        () = hangup.wait() => return Err(invalid("the client is gone".into())),
+    };
+    let operation = operation.map_err(|error| Problem::from(error).operation("exec"))?;
+    let upgrade = upgrade
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(0)
+        .max_message_size(channel::MAX_MESSAGE)
+        .max_frame_size(channel::MAX_MESSAGE);
+    Ok(upgrade
+        .on_upgrade(move |socket| exec::run(socket, operation, stdin, hangup).instrument(span)))
+}
+
+/// This document
+#[utoipa::path(
+    get, path = "/v1/openapi.json", tag = "hub",
+    responses((status = 200, description = "The OpenAPI document", content_type = "application/json")),
+)]
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(document())
+}
+
+/// The OpenAPI document of this release.
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Hub",
+        description = "Runs work on machines it cannot dial. Every request carries the API token; \
+                       errors are problem documents (RFC 9457).",
+    ),
+    paths(
+        status, nodes, exec_on_node, create_token, exposures, expose, unexpose, openapi
+    ),
+    modifiers(&BearerToken),
+    security(("token" = [])),
+)]
+struct Document;
+
+struct BearerToken;
+
+impl Modify for BearerToken {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The file api-token in the hub's data directory"))
+            .build();
+        document
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_a_bearer_token_counts() {
+        let bearer = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
+            bearer(&headers).map(<[u8]>::to_vec)
+        };
+        assert_eq!(bearer("Bearer abc"), Some(b"abc".to_vec()));
+        assert_eq!(bearer("bearer  abc "), Some(b"abc".to_vec()));
+        for value in ["", "abc", "Basic abc", "Bearer"] {
+            assert_eq!(bearer(value), None, "{value}");
+        }
+        assert_eq!(super::bearer(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn the_place_to_join_is_said_where_it_cannot_be_guessed() {
+        assert_eq!(enroll_argument("hub.example:7443", "hub.example:7444"), "");
+        assert_eq!(enroll_argument("[::1]:7443", "[::1]:7444"), "");
+        let other = enroll_argument("hub.example:7443", "join.example:7444");
+        assert_eq!(other, " --enroll join.example:7444");
+        assert_eq!(enroll_argument("h:4433", "h:7444"), "");
+        assert_eq!(enroll_argument("h:7443", "h:4434"), " --enroll h:4434");
+    }
+
+    #[test]
+    fn the_document_describes_every_route_and_its_errors() {
+        let document = serde_json::to_value(document()).unwrap();
+        let paths = document["paths"].as_object().unwrap();
+        let mut methods: Vec<String> = paths
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object()
+                    .unwrap()
+                    .keys()
+                    .map(move |method| format!("{method} {path}"))
+            })
+            .collect();
+        methods.sort();
+        let expected = [
+            "delete /v1/exposures/{id}",
+            "get /v1/exposures",
+            "get /v1/nodes",
+            "get /v1/nodes/{node}/exec",
+            "get /v1/openapi.json",
+            "get /v1/status",
+            "post /v1/exposures",
+            "post /v1/tokens",
+        ];
+        assert_eq!(methods, expected);
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for name in [
+            "Status",
+            "Node",
+            "NodeSession",
+            "Token",
+            "CreatedExposure",
+            "Problem",
+        ] {
+            assert!(schemas.contains_key(name), "{name}");
+        }
+        assert_eq!(
+            document["components"]["securitySchemes"]["token"]["scheme"],
+            "bearer"
+        );
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    }
+}

@@ -1,0 +1,244 @@
+//! The API's connections: accepted, secured, watched and handed to the router.
+//!
+//! The accept loop is our own because handlers need to know when the client hangs up, which only
+//! the socket itself tells: see [`super::hangup`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::hangup::Hangup;
+
+/// How many connections are served at once; further ones wait in the kernel.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long a TLS handshake, and the head of a request, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long requests under way may take to end when the hub shuts down.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long to wait after a connection could not be accepted: there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most bytes of a request's head: the command of an exec is in its query.
+const MAX_HEAD: usize = 128 * 1024;
+
+/// A certificate and its key, ready for the API's connections.
+#[derive(Clone)]
+pub struct Tls(TlsAcceptor);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(…)")
+    }
+}
+
+/// Why there is no TLS for the API.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is missing, or is no PEM of its kind.
+    #[error("{what} {}: {reason}", .path.display())]
+    File {
+        /// What it should hold.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The two do not go together, or the key is of a kind that is not known.
+    #[error(
+        "the API's certificate {} and key {} can't be used: {reason}",
+        .certificate.display(), .key.display()
+    )]
+    Unusable {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What is wrong with them.
+        reason: String,
+    },
+}
+
+impl Tls {
+    /// Reads a certificate chain and a key, both PEM.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let file = |what, path: &Path, reason: String| TlsError::File {
+            what,
+            path: path.to_owned(),
+            reason,
+        };
+        let unreadable = |error: rustls::pki_types::pem::Error| {
+            file("the API's certificate", certificate, error.to_string())
+        };
+        let chain = CertificateDer::pem_file_iter(certificate)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(unreadable)?;
+        if chain.is_empty() {
+            let reason = "there is no certificate in it".to_owned();
+            return Err(file("the API's certificate", certificate, reason));
+        }
+        let private = PrivateKeyDer::from_pem_file(key)
+            .map_err(|error| file("the API's key", key, error.to_string()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| {
+                builder
+                    .with_no_client_auth()
+                    .with_single_cert(chain, private)
+            });
+        let mut config = config.map_err(|error| TlsError::Unusable {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            reason: error.to_string(),
+        })?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+    }
+}
+
+/// Serves a router on a listener until `shutdown`, then lets requests under way end for [`GRACE`].
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    tls: Option<Tls>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let (closing, closed) = watch::channel(false);
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accept = async {
+            // The semaphore is never closed.
+            let permit = room.clone().acquire_owned().await.ok();
+            (listener.accept().await, permit)
+        };
+        tokio::select! {
+            () = &mut shutdown => break,
+            (accepted, permit) = accept => match accepted {
+                Ok((stream, remote)) => {
+                    let connection = connection(stream, router.clone(), tls.clone(), closed.clone());
+                    connections.spawn(async move {
+                        if let Err(error) = connection.await {
+                            tracing::debug!(%remote, %error, "a connection of the API failed");
+                        }
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the API can't accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    closing.send_replace(true);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if timeout(GRACE, ended).await.is_err() {
+        tracing::info!("some requests to the API were cut off");
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    router: Router,
+    tls: Option<Tls>,
+    closed: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10));
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    let hangup = Hangup::watch(&stream)?;
+    match tls {
+        None => http(stream, router, hangup, closed).await,
+        Some(Tls(acceptor)) => {
+            let stream = timeout(PATIENCE, acceptor.accept(stream)).await;
+            let stream = stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            http(stream, router, hangup, closed).await
+        }
+    }
+}
+
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    router: Router,
+    hangup: Hangup,
+    mut closed: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(hangup.clone());
+        router.call(request)
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = async { drop(closed.wait_for(|closed| *closed).await) } => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended.map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn tls_files_are_named_when_they_are_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let (certificate, key) = (
+            directory.path().join("cert.pem"),
+            directory.path().join("key.pem"),
+        );
+        let error = Tls::load(&certificate, &key).unwrap_err().to_string();
+        assert!(error.contains("cert.pem"), "{error}");
+        std::fs::write(&certificate, "no PEM").unwrap();
+        let error = Tls::load(&certificate, &key).unwrap_err().to_string();
+        assert!(error.contains("no certificate in it"), "{error}");
+        let names = vec!["hub.example".to_owned()];
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(names).unwrap();
+        std::fs::write(&certificate, cert.pem()).unwrap();
+        let error = Tls::load(&certificate, &key).unwrap_err().to_string();
+        assert!(error.contains("key.pem"), "{error}");
+        std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+        assert_eq!(
+            format!("{:?}", Tls::load(&certificate, &key).unwrap()),
+            "Tls(…)"
+        );
+        let other = rcgen::generate_simple_self_signed(vec!["x.example".to_owned()]).unwrap();
+        std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
+        let error = Tls::load(&certificate, &key).unwrap_err();
+        assert!(matches!(error, TlsError::Unusable { .. }), "{error}");
+    }
+}
