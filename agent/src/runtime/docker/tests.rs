@@ -28,7 +28,9 @@ async fn in_container(case: impl AsyncFnOnce(&Rig, &DockerRuntime, &DemoContaine
         runtime: Box::new(docker.clone()),
         container: Some(container.name.clone()),
     };
-    let done = AssertUnwindSafe(case(&rig, &docker, &container)).catch_unwind().await;
+    let done = AssertUnwindSafe(case(&rig, &docker, &container))
+        .catch_unwind()
+        .await;
     container.remove().await.unwrap();
     done.unwrap_or_else(|panic| resume_unwind(panic));
 }
