@@ -57,7 +57,9 @@ impl Clock {
 /// Certificates are judged by the same time as everything else.
 impl TimeProvider for Clock {
     fn current_time(&self) -> Option<UnixTime> {
-        Some(UnixTime::since_unix_epoch(Duration::from_millis(self.now().as_millis())))
+        Some(UnixTime::since_unix_epoch(Duration::from_millis(
+            self.now().as_millis(),
+        )))
     }
 }
 

@@ -142,8 +142,10 @@ impl Parts {
     /// The directory, the secret or the ledger can't be used.
     pub async fn system(config: &Config) -> Result<Self, StartError> {
         let data_dir = &config.data_dir;
-        create_private(data_dir)
-            .map_err(|error| StartError::DataDir { path: data_dir.clone(), error })?;
+        create_private(data_dir).map_err(|error| StartError::DataDir {
+            path: data_dir.clone(),
+            error,
+        })?;
         let secret = match &config.secret_file {
             Some(path) => HubSecret::load(path)?,
             None => HubSecret::load_or_create(&data_dir.join("secret"))?,
@@ -160,14 +162,20 @@ impl Parts {
             clock: Clock::system(),
             store,
             secret,
-            ca: CaOptions { mirror: Some(data_dir.join("ca.pem")), ..CaOptions::default() },
+            ca: CaOptions {
+                mirror: Some(data_dir.join("ca.pem")),
+                ..CaOptions::default()
+            },
         })
     }
 }
 
 fn create_private(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
 }
 
 /// A hub that runs. Dropping it stops it without a goodbye.
@@ -186,7 +194,13 @@ impl Server {
     /// # Errors
     /// [`StartError`]: nothing listens then.
     pub async fn start(config: Config, parts: Parts) -> Result<Self, StartError> {
-        let Parts { network, clock, store, secret, ca } = parts;
+        let Parts {
+            network,
+            clock,
+            store,
+            secret,
+            ca,
+        } = parts;
         let now = clock.now();
         let ca = Arc::new(Ca::load_or_create(&store, &secret, &ca, now).await?);
         store.mark_all_away(now).await?;
@@ -203,8 +217,14 @@ impl Server {
             endpoint::listener(&*network, address, &transport, server.clone())
         })?;
         let enrollment = listen_udp("joining machines", config.enroll_listen, |address| {
-            enroll::listen(&*network, address, &certificate, time.clone(), &config.enroll)
-                .map_err(io::Error::other)
+            enroll::listen(
+                &*network,
+                address,
+                &certificate,
+                time.clone(),
+                &config.enroll,
+            )
+            .map_err(io::Error::other)
         })?;
         let api_listener = listen_tcp("operators", config.api_listen).await?;
         let proxy_listener = listen_tcp("browsers", config.proxy_listen).await?;
@@ -213,13 +233,23 @@ impl Server {
         let bound = Bound {
             agents: local(&agents, config.agent_listen),
             enrollment: local(&enrollment, config.enroll_listen),
-            api: api_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
-            proxy: proxy_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            api: api_listener
+                .as_ref()
+                .and_then(|listener| listener.local_addr().ok()),
+            proxy: proxy_listener
+                .as_ref()
+                .and_then(|listener| listener.local_addr().ok()),
             ca: ca.fingerprint(),
         };
         let addresses = addresses(&config, &bound);
         let sessions = Sessions::default();
-        let hub = Hub::new(store.clone(), clock.clone(), sessions.clone(), ca.clone(), addresses.clone());
+        let hub = Hub::new(
+            store.clone(),
+            clock.clone(),
+            sessions.clone(),
+            ca.clone(),
+            addresses.clone(),
+        );
 
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -231,10 +261,17 @@ impl Server {
             let proxy = proxy(&hub, config.domain.clone());
             let mut stopping = stopping.clone();
             tasks.spawn(async move {
-                proxy.serve(listener, async { drop(stopping.wait_for(|stop| *stop).await) }).await;
+                proxy
+                    .serve(listener, async {
+                        drop(stopping.wait_for(|stop| *stop).await)
+                    })
+                    .await;
             });
         }
-        let enroll = EnrollConfig { operational: Some(addresses.agents), ..config.enroll };
+        let enroll = EnrollConfig {
+            operational: Some(addresses.agents),
+            ..config.enroll
+        };
         tasks.spawn(enroll::serve(
             enrollment.clone(),
             store.clone(),
@@ -242,9 +279,27 @@ impl Server {
             ca.clone(),
             enroll,
         ));
-        tasks.spawn(sessions::serve(agents.clone(), store, clock.clone(), sessions, config.sessions));
-        tasks.spawn(keep_certified(ca, certificate, config.advertise, clock, renew_at));
-        Ok(Self { hub, bound, endpoints: [agents, enrollment], stop, tasks })
+        tasks.spawn(sessions::serve(
+            agents.clone(),
+            store,
+            clock.clone(),
+            sessions,
+            config.sessions,
+        ));
+        tasks.spawn(keep_certified(
+            ca,
+            certificate,
+            config.advertise,
+            clock,
+            renew_at,
+        ));
+        Ok(Self {
+            hub,
+            bound,
+            endpoints: [agents, enrollment],
+            stop,
+            tasks,
+        })
     }
 
     /// The hub, for whoever asks it from within the process.
@@ -264,7 +319,10 @@ impl Server {
         // The goodbyes leave within a round trip; agents that are slower see the connection close.
         sleep(Duration::from_millis(100)).await;
         for endpoint in &self.endpoints {
-            endpoint.close(VarInt::from_u32(CloseCode::GOING_AWAY.0), b"the hub is stopping");
+            endpoint.close(
+                VarInt::from_u32(CloseCode::GOING_AWAY.0),
+                b"the hub is stopping",
+            );
         }
         for endpoint in &self.endpoints {
             let _ = timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
@@ -279,7 +337,10 @@ impl Server {
 /// The data plane of this hub.
 pub fn proxy(hub: &Hub, domain: Option<String>) -> Proxy {
     let routes = LedgerRoutes::new(hub.store().clone(), hub.sessions().clone());
-    let config = proxy::Config { domain, ..proxy::Config::default() };
+    let config = proxy::Config {
+        domain,
+        ..proxy::Config::default()
+    };
     Proxy::new(config, Arc::new(routes))
 }
 
@@ -289,7 +350,10 @@ fn hub_certificate(
     now: hub_ledger::Timestamp,
 ) -> Result<(Credentials, hub_ledger::Timestamp), StartError> {
     let identity = ca.sign_hub(names, now)?;
-    Ok((Credentials::new(identity.chain, identity.key)?, identity.renew_at))
+    Ok((
+        Credentials::new(identity.chain, identity.key)?,
+        identity.renew_at,
+    ))
 }
 
 /// Makes the hub's certificate anew at half its life, for as long as the hub runs.
@@ -325,12 +389,18 @@ async fn keep_certified(
 }
 
 fn addresses(config: &Config, bound: &Bound) -> Addresses {
-    let name = config.advertise.first().cloned().unwrap_or_else(|| bound.agents.ip().to_string());
+    let name = config
+        .advertise
+        .first()
+        .cloned()
+        .unwrap_or_else(|| bound.agents.ip().to_string());
     let host = match name.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) => format!("[{address}]"),
         _ => name,
     };
-    let data_plane = bound.proxy.map(|proxy| format!("http://{host}:{}", proxy.port()));
+    let data_plane = bound
+        .proxy
+        .map(|proxy| format!("http://{host}:{}", proxy.port()));
     let domain = config.domain.as_ref().zip(bound.proxy);
     Addresses {
         agents: format!("{host}:{}", bound.agents.port()),
@@ -351,19 +421,29 @@ fn listen_udp(
         (Err(error), Some(v4)) if no_v6(&error) => bind(v4),
         (bound, _) => bound,
     };
-    bound.map_err(|error| StartError::Listen { what, address, error })
+    bound.map_err(|error| StartError::Listen {
+        what,
+        address,
+        error,
+    })
 }
 
 async fn listen_tcp(
     what: &'static str,
     address: Option<SocketAddr>,
 ) -> Result<Option<TcpListener>, StartError> {
-    let Some(address) = address else { return Ok(None) };
+    let Some(address) = address else {
+        return Ok(None);
+    };
     let bound = match (TcpListener::bind(address).await, without_v6(address)) {
         (Err(error), Some(v4)) if no_v6(&error) => TcpListener::bind(v4).await,
         (bound, _) => bound,
     };
-    bound.map(Some).map_err(|error| StartError::Listen { what, address, error })
+    bound.map(Some).map_err(|error| StartError::Listen {
+        what,
+        address,
+        error,
+    })
 }
 
 fn without_v6(address: SocketAddr) -> Option<SocketAddr> {
@@ -372,5 +452,8 @@ fn without_v6(address: SocketAddr) -> Option<SocketAddr> {
 }
 
 fn no_v6(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable)
+    matches!(
+        error.kind(),
+        io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable
+    )
 }

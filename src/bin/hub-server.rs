@@ -1,2 +1,57 @@
-//! Placeholder.
-fn main() {}
+//! `hub-server`: reads its settings, starts the hub, says where it is, stops it in good order.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use hub::settings::{self, ServerSettings};
+use hub_server::{Parts, Server};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> anyhow::Result<()> {
+    let settings = ServerSettings::load();
+    let filter = settings
+        .as_ref()
+        .ok()
+        .and_then(|settings| settings.log.as_deref());
+    settings::start_logging(filter.unwrap_or("info"))?;
+    let settings = settings?;
+    let ready_file = settings.ready_file.clone();
+    let config = settings.configuration()?;
+    let parts = Parts::system(&config).await?;
+    let server = Server::start(config, parts).await?;
+    let bound = server.bound();
+    if let Some(path) = ready_file {
+        write_ready(&path, &serde_json::to_vec_pretty(bound)?)?;
+    }
+    tracing::info!(
+        agents = %bound.agents,
+        enrollment = %bound.enrollment,
+        api = ?bound.api,
+        browsers = ?bound.proxy,
+        ca = %bound.ca,
+        "the hub is up"
+    );
+    settings::told_to_stop().await?;
+    tracing::info!("stopping");
+    server.stop().await;
+    Ok(())
+}
+
+/// Whoever waits for the file finds it whole or not at all.
+fn write_ready(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let beside = path.with_extension("tmp");
+    std::fs::write(&beside, content)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .with_context(|| format!("cannot write the ready file {}", path.display()))
+}

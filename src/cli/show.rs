@@ -1,0 +1,235 @@
+//! Answers of the API as people read them. Pure.
+
+use hub_server::api::types::{CreatedExposure, Exposures, Node, NodeSession, Nodes, Status, Token};
+
+use super::table::table;
+
+pub(super) fn status(status: &Status) -> String {
+    let mut rows = vec![
+        ("Release", status.release.clone()),
+        ("Running since", time(&status.started)),
+        (
+            "Nodes",
+            format!("{}, {} connected", status.nodes, status.connected),
+        ),
+        ("Operations", format!("{} under way", status.operations)),
+        ("Violations", format!("{} by agents", status.violations)),
+        ("CA", status.ca.clone()),
+        ("Agents dial", format!("{} (UDP)", status.agents)),
+        ("Machines join", format!("{} (UDP)", status.enrollment)),
+    ];
+    rows.extend(
+        status
+            .data_plane
+            .iter()
+            .map(|url| ("Browsers", url.clone())),
+    );
+    rows.extend(
+        status
+            .domain
+            .iter()
+            .map(|domain| ("Names", format!("http://NAME.{domain}/"))),
+    );
+    rows.iter()
+        .map(|(name, value)| format!("{name:<14} {value}\n"))
+        .collect()
+}
+
+pub(super) fn nodes(nodes: &Nodes) -> String {
+    if nodes.nodes.is_empty() {
+        return "There are no nodes yet. `hub token create` lets a machine join.\n".into();
+    }
+    let rows: Vec<_> = nodes.nodes.iter().map(node).collect();
+    let headings = [
+        "NAME",
+        "STATE",
+        "SINCE",
+        "ADDRESS",
+        "RTT",
+        "OPERATIONS",
+        "PLATFORM",
+        "RELEASE",
+    ];
+    table(headings, &rows)
+}
+
+fn node(node: &Node) -> [String; 8] {
+    let of_session =
+        |text: fn(&NodeSession) -> String| node.session.as_ref().map_or_else(|| "-".into(), text);
+    [
+        node.name.clone(),
+        node.state.to_string(),
+        time(&node.since),
+        of_session(|session| session.address.clone()),
+        of_session(|session| milliseconds(session.rtt_us)),
+        of_session(|session| session.operations.to_string()),
+        of_session(|session| format!("{}/{}", session.os, session.arch)),
+        of_session(|session| session.release.clone()),
+    ]
+}
+
+fn milliseconds(micros: u64) -> String {
+    format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
+}
+
+/// A point in time to the second: `2026-01-31 09:30:00Z`. What is no point in time stays as it is.
+fn time(rfc3339: &str) -> String {
+    match rfc3339.split_once('T') {
+        Some((date, time)) if time.len() == 13 && time.is_ascii() => {
+            format!("{date} {}Z", &time[..8])
+        }
+        _ => rfc3339.to_owned(),
+    }
+}
+
+pub(super) fn token(token: &Token) -> String {
+    let admits = match token.uses {
+        1 => "one machine".to_owned(),
+        uses => format!("{uses} machines"),
+    };
+    format!(
+        "A join token for {admits}, until {}. It is shown this once:\n\n  {}\n\n\
+         On the new machine, run:\n\n  {}\n",
+        time(&token.expires),
+        token.token.expose(),
+        token.join_command.expose(),
+    )
+}
+
+pub(super) fn created_exposure(created: &CreatedExposure) -> String {
+    let exposure = &created.exposure;
+    let mut text = format!(
+        "Port {} of {} is exposed. Whoever knows this URL reaches it; it is shown this once:\n\n",
+        exposure.port, exposure.node
+    );
+    for url in &created.urls {
+        text.push_str("  ");
+        text.push_str(url.expose());
+        text.push('\n');
+    }
+    text.push_str(&format!(
+        "\n`hub exposures rm {}` ends that.\n",
+        exposure.id
+    ));
+    text
+}
+
+pub(super) fn exposures(exposures: &Exposures) -> String {
+    if exposures.exposures.is_empty() {
+        return "Nothing is exposed. `hub expose NODE PORT` exposes a port.\n".into();
+    }
+    let rows: Vec<_> = exposures
+        .exposures
+        .iter()
+        .map(|exposure| {
+            [
+                exposure.id.to_string(),
+                exposure.node.clone(),
+                exposure.port.to_string(),
+                exposure.name.clone().unwrap_or_else(|| "-".into()),
+                time(&exposure.created),
+            ]
+        })
+        .collect();
+    table(["ID", "NODE", "PORT", "NAME", "CREATED"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use hub_server::api::types::{Exposure, NodeState};
+
+    use super::*;
+
+    const NOON: &str = "2026-01-31T12:00:00.123Z";
+
+    #[test]
+    fn nodes_are_a_table() {
+        let session = NodeSession {
+            address: "192.0.2.7:40000".into(),
+            rtt_us: 41_250,
+            operations: 2,
+            release: "0.1.0".into(),
+            os: "linux".into(),
+            arch: "x86_64".into(),
+            hostname: "shop".into(),
+            capabilities: vec!["exec".into()],
+        };
+        let node = |name: &str, state, session| Node {
+            id: "0".repeat(32),
+            name: name.into(),
+            state,
+            since: NOON.into(),
+            created: NOON.into(),
+            last_seen: None,
+            session,
+        };
+        let all = [
+            node("shop-4", NodeState::Connected, Some(session)),
+            node("b", NodeState::Away, None),
+        ];
+        let expected = "\
+NAME    STATE      SINCE                 ADDRESS          RTT      OPERATIONS  PLATFORM      RELEASE
+shop-4  connected  2026-01-31 12:00:00Z  192.0.2.7:40000  41.2 ms  2           linux/x86_64  0.1.0
+b       away       2026-01-31 12:00:00Z  -                -        -           -             -
+";
+        assert_eq!(nodes(&Nodes { nodes: all.into() }), expected);
+        assert!(nodes(&Nodes { nodes: vec![] }).contains("hub token create"));
+    }
+
+    #[test]
+    fn a_token_comes_with_the_command_for_the_machine() {
+        let text = token(&Token {
+            token: "hub1_x".to_owned().into(),
+            uses: 1,
+            expires: NOON.into(),
+            join_command: "HUB_JOIN_TOKEN=hub1_x hub-agent".to_owned().into(),
+        });
+        assert!(text.contains("\n  hub1_x\n"), "{text}");
+        assert!(
+            text.contains("\n  HUB_JOIN_TOKEN=hub1_x hub-agent\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("one machine, until 2026-01-31 12:00:00Z"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_exposure_comes_with_its_urls() {
+        let exposure = Exposure {
+            id: 3,
+            node: "shop-4".into(),
+            port: 8080,
+            name: Some("shop".into()),
+            created: NOON.into(),
+        };
+        let urls = ["http://h:7480/v1/data/t/", "http://shop.example:7480/"];
+        let created = CreatedExposure {
+            exposure: exposure.clone(),
+            urls: urls.map(|url| url.to_owned().into()).into(),
+        };
+        let text = created_exposure(&created);
+        assert!(
+            urls.iter().all(|url| text.contains(url)) && text.contains("rm 3"),
+            "{text}"
+        );
+        let expected = "\
+ID  NODE    PORT  NAME  CREATED
+3   shop-4  8080  shop  2026-01-31 12:00:00Z
+";
+        assert_eq!(
+            exposures(&Exposures {
+                exposures: vec![exposure]
+            }),
+            expected
+        );
+    }
+
+    #[test]
+    fn what_is_no_time_stays() {
+        for text in ["", "T", "soon", "2026-01-31Tnoon"] {
+            assert_eq!(time(text), text);
+        }
+    }
+}

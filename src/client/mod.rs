@@ -1,0 +1,233 @@
+//! Client of the hub's API: what `hub` is made of, for other programs.
+//!
+//! ```text
+//! Client --connect--> TCP, TLS --hyper--> JSON, problem documents
+//!                                  `----> exec: WebSocket, see [`exec`]
+//! ```
+//!
+//! Every call opens a connection of its own. The API token goes over TLS, or to loopback, and
+//! nowhere else.
+
+mod connect;
+mod error;
+pub mod exec;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hub_server::api::types::{
+    CreatedExposure, Exposures, NewExposure, NewToken, Nodes, Status, Token,
+};
+use hub_server::api::{ApiToken, Problem};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_rustls::TlsConnector;
+
+use connect::Connection;
+pub use connect::Endpoint;
+pub use error::ClientError;
+
+/// The API of a hub on this machine.
+pub const DEFAULT_URL: &str = "http://127.0.0.1:7445";
+
+/// The most bytes of an answer that is taken: 64 MiB, far more than a list of nodes has.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Speaks to one hub. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    endpoint: Endpoint,
+    authorization: HeaderValue,
+    tls: Option<TlsConnector>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client of the API at `url` (`http://HOST:PORT`, or `https://HOST:PORT` with `ca`, a file
+    /// of PEM certificates: nothing else is trusted). Connects with the first call.
+    pub fn new(url: &str, token: &ApiToken, ca: Option<&Path>) -> Result<Self, ClientError> {
+        let endpoint: Endpoint = url.parse()?;
+        let tls = match (endpoint.is_https(), ca) {
+            (true, Some(ca)) => Some(TlsConnector::from(Arc::new(trusting(ca)?))),
+            (true, None) => return Err(ClientError::NoCa),
+            (false, _) => None,
+        };
+        let mut authorization = HeaderValue::try_from(format!("Bearer {}", token.expose()))
+            .map_err(|_| ClientError::Request("the API token is no header value".into()))?;
+        authorization.set_sensitive(true);
+        Ok(Self {
+            endpoint,
+            authorization,
+            tls,
+        })
+    }
+
+    /// Where the API is.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// How the hub is.
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        self.call(Method::GET, "/v1/status", None::<&()>).await
+    }
+
+    /// All nodes, by name.
+    pub async fn nodes(&self) -> Result<Nodes, ClientError> {
+        self.call(Method::GET, "/v1/nodes", None::<&()>).await
+    }
+
+    /// Makes a join token.
+    pub async fn create_token(&self, new: &NewToken) -> Result<Token, ClientError> {
+        self.call(Method::POST, "/v1/tokens", Some(new)).await
+    }
+
+    /// Exposes a port of a node.
+    pub async fn expose(&self, new: &NewExposure) -> Result<CreatedExposure, ClientError> {
+        self.call(Method::POST, "/v1/exposures", Some(new)).await
+    }
+
+    /// All exposures, oldest first.
+    pub async fn exposures(&self) -> Result<Exposures, ClientError> {
+        self.call(Method::GET, "/v1/exposures", None::<&()>).await
+    }
+
+    /// Removes an exposure.
+    pub async fn unexpose(&self, id: u64) -> Result<(), ClientError> {
+        let path = format!("/v1/exposures/{id}");
+        self.answer(Method::DELETE, &path, None::<&()>)
+            .await
+            .map(drop)
+    }
+
+    /// Runs a command on a node: see [`exec`].
+    pub async fn exec(&self, request: &exec::Request) -> Result<exec::Exec, ClientError> {
+        exec::start(self, request).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let answer = self.answer(method, path, body).await?;
+        serde_json::from_slice(&answer).map_err(|error| ClientError::Answer {
+            endpoint: self.endpoint.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Bytes, ClientError> {
+        let mut request = Request::builder().method(method).uri(path);
+        let body = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                serde_json::to_vec(body).map_err(|error| ClientError::Request(error.to_string()))?
+            }
+            None => Vec::new(),
+        };
+        let request = request
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| ClientError::Request(error.to_string()))?;
+        let response = self.send(self.connect().await?, request).await?;
+        self.success(response).await
+    }
+
+    async fn connect(&self) -> Result<Connection, ClientError> {
+        connect::connect(&self.endpoint, self.tls.as_ref()).await
+    }
+
+    /// Sends a request on a fresh connection and waits for the head of the response.
+    async fn send(
+        &self,
+        connection: Connection,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let headers = request.headers_mut();
+        headers.insert(header::AUTHORIZATION, self.authorization.clone());
+        headers.insert(header::HOST, self.endpoint.host_header());
+        let broken = |error: hyper::Error| ClientError::Broken {
+            endpoint: self.endpoint.clone(),
+            reason: error.to_string(),
+        };
+        let (mut sender, driver) = http1::handshake(TokioIo::new(connection))
+            .await
+            .map_err(broken)?;
+        // Ends with the connection; what goes wrong there, the response tells.
+        tokio::spawn(driver.with_upgrades());
+        sender.send_request(request).await.map_err(broken)
+    }
+
+    /// The body of a response that says yes; the problem of any other.
+    async fn success(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| ClientError::Broken {
+            endpoint: self.endpoint.clone(),
+            reason: error.to_string(),
+        })?;
+        let body = body.to_bytes();
+        if head.status.is_success() {
+            return Ok(body);
+        }
+        Err(self.refusal(head.status, &body))
+    }
+
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<Problem>(body) {
+            Ok(problem) => ClientError::Refused(Box::new(problem)),
+            Err(_) => ClientError::Answer {
+                endpoint: self.endpoint.clone(),
+                reason: format!("status {status} without a problem document; is it a hub at all?"),
+            },
+        }
+    }
+}
+
+/// TLS that trusts the certificates of one file and no others.
+fn trusting(ca: &Path) -> Result<rustls::ClientConfig, ClientError> {
+    let unusable = |reason: String| ClientError::Ca {
+        path: ca.to_owned(),
+        reason,
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(ca).map_err(|e| unusable(e.to_string()))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(unusable("there is no certificate in it".into()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(error.to_string()))?;
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}

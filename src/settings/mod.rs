@@ -1,0 +1,90 @@
+//! Settings of the two daemons: flags, then `HUB_…` variables, then a TOML file, then defaults.
+//!
+//! Each daemon has one struct of optional values that clap fills from flags and variables and serde
+//! from the file; unknown keys of the file are errors. What a value means is checked once, when the
+//! struct is turned into the component's own configuration.
+
+mod agent;
+mod server;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
+use tracing_subscriber::EnvFilter;
+
+pub use agent::{AgentSettings, RuntimeKind, platform, runtime, system_parts};
+pub use server::ServerSettings;
+
+/// Reads a TOML file; `None` without one.
+fn read_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T> {
+    let Some(path) = path else {
+        return Ok(T::default());
+    };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("the configuration {} is wrong", path.display()))
+}
+
+/// Where a daemon keeps its data unless told otherwise: below `/var/lib` as root, else in the
+/// user's data directory.
+pub fn default_data_dir(name: &str) -> PathBuf {
+    if rustix::process::getuid().is_root() {
+        return Path::new("/var/lib").join(name);
+    }
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/share"));
+    let base = std::env::var_os("XDG_DATA_HOME")
+        .filter(|dir| !dir.is_empty())
+        .map(PathBuf::from);
+    base.or_else(home)
+        .unwrap_or_else(|| PathBuf::from("."))
+        .join(name)
+}
+
+/// Starts logging to standard error, one line per event; `filter` as in `RUST_LOG`.
+pub fn start_logging(filter: &str) -> anyhow::Result<()> {
+    let filter =
+        EnvFilter::try_new(filter).with_context(|| format!("the log filter {filter:?}"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// The name that this machine has for itself.
+pub fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Waits for SIGTERM or SIGINT.
+pub async fn told_to_stop() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut int = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}
+
+/// SHA-256 of the running program, in hex; empty where it can't be read.
+pub fn program_digest() -> String {
+    use std::fmt::Write as _;
+    let Ok(program) = std::fs::read("/proc/self/exe") else {
+        return String::new();
+    };
+    let digest = ring::digest::digest(&ring::digest::SHA256, &program);
+    digest
+        .as_ref()
+        .iter()
+        .fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}

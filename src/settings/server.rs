@@ -1,0 +1,160 @@
+//! The settings of `hub-server`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Parser;
+use serde::Deserialize;
+
+use super::{default_data_dir, hostname, read_file};
+
+/// The control plane: agents dial it, operators and browsers use it.
+///
+/// Everything can be given as a flag, as a variable, or as a key of the same name (with `_` for
+/// `-`) in the file of --config; flags go before variables, variables before the file.
+#[derive(Debug, Clone, Default, Parser, Deserialize)]
+#[command(
+    name = "hub-server",
+    version,
+    after_help = "Example:\n  hub-server --data-dir /var/lib/hub --advertise hub.example.org"
+)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSettings {
+    /// A TOML file with more settings.
+    #[arg(long, env = "HUB_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Where the hub keeps its ledger, its secret and the API token.
+    #[arg(long, env = "HUB_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where agents dial: UDP [default: [::]:7443]
+    #[arg(long, env = "HUB_AGENT_LISTEN", value_name = "ADDR")]
+    pub agent_listen: Option<SocketAddr>,
+    /// Where machines join: UDP [default: [::]:7444]
+    #[arg(long, env = "HUB_ENROLL_LISTEN", value_name = "ADDR")]
+    pub enroll_listen: Option<SocketAddr>,
+    /// Where operators are served: TCP [default: 127.0.0.1:7445]
+    #[arg(long, env = "HUB_API_LISTEN", value_name = "ADDR")]
+    pub api_listen: Option<SocketAddr>,
+    /// Where browsers are served: TCP [default: [::]:7480]
+    #[arg(long, env = "HUB_PROXY_LISTEN", value_name = "ADDR")]
+    pub proxy_listen: Option<SocketAddr>,
+    /// A name or address that agents and browsers reach this hub by; may be repeated. The first one
+    /// is printed in commands and URLs [default: this machine's host name]
+    #[arg(
+        long,
+        env = "HUB_ADVERTISE",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    #[serde(default)]
+    pub advertise: Vec<String>,
+    /// The domain under which exposures with a name are reached: NAME.DOMAIN
+    #[arg(long, env = "HUB_DOMAIN", value_name = "DOMAIN")]
+    pub domain: Option<String>,
+    /// A file to write the bound addresses and the CA fingerprint to, as JSON, once all listen.
+    #[arg(long, env = "HUB_READY_FILE", value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// A file with the hub's secret, under which the CA's key is sealed [default: DATA_DIR/secret]
+    #[arg(long, env = "HUB_SECRET_FILE", value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// The certificate chain of the API, in PEM; needed beyond loopback.
+    #[arg(long, env = "HUB_API_TLS_CERT", value_name = "FILE")]
+    pub api_tls_cert: Option<PathBuf>,
+    /// The key of the API's certificate, in PEM.
+    #[arg(long, env = "HUB_API_TLS_KEY", value_name = "FILE")]
+    pub api_tls_key: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or a filter as in RUST_LOG [default: info]
+    #[arg(long, env = "HUB_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+impl ServerSettings {
+    /// The settings of this process, the file's included.
+    ///
+    /// # Errors
+    /// The file can't be read or has unknown keys.
+    pub fn load() -> anyhow::Result<Self> {
+        let given = Self::parse();
+        let file: Self = read_file(given.config.as_deref())?;
+        Ok(given.or(file))
+    }
+
+    fn or(self, file: Self) -> Self {
+        Self {
+            config: self.config,
+            data_dir: self.data_dir.or(file.data_dir),
+            agent_listen: self.agent_listen.or(file.agent_listen),
+            enroll_listen: self.enroll_listen.or(file.enroll_listen),
+            api_listen: self.api_listen.or(file.api_listen),
+            proxy_listen: self.proxy_listen.or(file.proxy_listen),
+            advertise: if self.advertise.is_empty() {
+                file.advertise
+            } else {
+                self.advertise
+            },
+            domain: self.domain.or(file.domain),
+            ready_file: self.ready_file.or(file.ready_file),
+            secret_file: self.secret_file.or(file.secret_file),
+            api_tls_cert: self.api_tls_cert.or(file.api_tls_cert),
+            api_tls_key: self.api_tls_key.or(file.api_tls_key),
+            log: self.log.or(file.log),
+        }
+    }
+
+    /// What the hub itself takes.
+    ///
+    /// # Errors
+    /// Settings that make no sense together.
+    pub fn configuration(self) -> anyhow::Result<hub_server::Config> {
+        let any = |port| SocketAddr::from(([0; 16], port));
+        let data_dir = self.data_dir.unwrap_or_else(|| default_data_dir("hub"));
+        let advertise = if self.advertise.is_empty() {
+            vec![hostname()]
+        } else {
+            self.advertise
+        };
+        let api_tls = match (self.api_tls_cert, self.api_tls_key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => bail!("--api-tls-cert and --api-tls-key go together"),
+        };
+        Ok(hub_server::Config {
+            agent_listen: self.agent_listen.unwrap_or(any(7443)),
+            enroll_listen: self.enroll_listen.unwrap_or(any(7444)),
+            api_listen: Some(
+                self.api_listen
+                    .unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7445))),
+            ),
+            proxy_listen: Some(self.proxy_listen.unwrap_or(any(7480))),
+            advertise,
+            domain: self.domain,
+            secret_file: self.secret_file,
+            api_tls,
+            data_dir,
+            sessions: hub_server::sessions::SessionConfig::default(),
+            enroll: hub_server::enroll::EnrollConfig::default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_go_before_the_file_and_unknown_keys_are_errors() {
+        let given = ServerSettings::parse_from(["hub-server", "--agent-listen", "127.0.0.1:1"]);
+        let file: ServerSettings = toml::from_str(
+            "agent_listen = \"127.0.0.1:2\"\napi_listen = \"127.0.0.1:3\"\nadvertise = [\"a\"]",
+        )
+        .unwrap();
+        let config = given.or(file).configuration().unwrap();
+        assert_eq!(config.agent_listen.port(), 1);
+        assert_eq!(config.api_listen.map(|address| address.port()), Some(3));
+        assert_eq!(config.advertise, ["a"]);
+        let error = toml::from_str::<ServerSettings>("agents_listen = \"x\"").unwrap_err();
+        assert!(error.to_string().contains("agents_listen"), "{error}");
+    }
+}
