@@ -162,7 +162,7 @@ async fn carry(client: Result<Client, ClientError>, request: Request) -> i32 {
         if stdin {
             pump_stdin(input, stopped).await;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         code = pump_output(output, stops) => code,

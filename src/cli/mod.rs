@@ -254,10 +254,10 @@ async fn command(api: ApiArgs, command: Command) -> Result<(), CliError> {
             command: Some(ExposuresCommand::Rm { id }),
         } => {
             client(&api)?.unexpose(id).await?;
-            match api.json {
-                true => Ok(()),
-                false => Ok(writeln!(io::stdout(), "Exposure {id} is removed.")?),
+            if !api.json {
+                writeln!(io::stdout(), "Exposure {id} is removed.")?;
             }
+            Ok(())
         }
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -274,9 +274,10 @@ fn print<T: Serialize>(
     answer: &T,
     for_people: impl Fn(&T) -> String,
 ) -> Result<(), CliError> {
-    let mut text = match api.json {
-        true => serde_json::to_string_pretty(answer).map_err(io::Error::from)?,
-        false => for_people(answer),
+    let mut text = if api.json {
+        serde_json::to_string_pretty(answer).map_err(io::Error::from)?
+    } else {
+        for_people(answer)
     };
     if !text.ends_with('\n') {
         text.push('\n');

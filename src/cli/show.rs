@@ -30,9 +30,14 @@ pub(super) fn status(status: &Status) -> String {
             .iter()
             .map(|domain| ("Names", format!("http://NAME.{domain}/"))),
     );
-    rows.iter()
-        .map(|(name, value)| format!("{name:<14} {value}\n"))
-        .collect()
+    let lines: Vec<_> = rows
+        .iter()
+        .map(|(name, value)| format!("{name:<14} {value}"))
+        .collect();
+    lines.join(
+        "
+",
+    )
 }
 
 pub(super) fn nodes(nodes: &Nodes) -> String {
@@ -98,20 +103,19 @@ pub(super) fn token(token: &Token) -> String {
 
 pub(super) fn created_exposure(created: &CreatedExposure) -> String {
     let exposure = &created.exposure;
-    let mut text = format!(
-        "Port {} of {} is exposed. Whoever knows this URL reaches it; it is shown this once:\n\n",
-        exposure.port, exposure.node
-    );
-    for url in &created.urls {
-        text.push_str("  ");
-        text.push_str(url.expose());
-        text.push('\n');
-    }
-    text.push_str(&format!(
-        "\n`hub exposures rm {}` ends that.\n",
+    let urls: Vec<_> = created
+        .urls
+        .iter()
+        .map(|url| format!("  {}\n", url.expose()))
+        .collect();
+    format!(
+        "Port {} of {} is exposed. Whoever knows this URL reaches it; it is shown this once:\n\n\
+         {}\n`hub exposures rm {}` ends that.\n",
+        exposure.port,
+        exposure.node,
+        urls.concat(),
         exposure.id
-    ));
-    text
+    )
 }
 
 pub(super) fn exposures(exposures: &Exposures) -> String {

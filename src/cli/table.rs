@@ -1,5 +1,7 @@
 //! Tables for people: columns as wide as their widest cell, two spaces apart.
 
+use std::fmt::Write as _;
+
 /// A table with a line of headings. Every row has as many cells as there are headings.
 pub(super) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = headings.map(width);
@@ -18,7 +20,8 @@ pub(super) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -
                 .chars()
                 .map(|c| if c.is_control() { '?' } else { c })
                 .collect();
-            text.push_str(&format!("{cell:width$}  "));
+            // Writing to a string does not fail.
+            let _ = write!(text, "{cell:width$}  ");
         }
         text.truncate(start + text[start..].trim_end().len());
         text.push('\n');
