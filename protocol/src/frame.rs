@@ -245,6 +245,12 @@ impl Decoder {
 
     /// The next frame of an operation.
     pub fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let frame = self.next_frame();
+        self.release();
+        frame
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         loop {
             match self.state {
                 State::Header => {
@@ -312,6 +318,20 @@ impl Decoder {
     }
 
     fn raw(&mut self, limit: usize) -> Result<Option<RawFrame>, FrameError> {
+        let frame = self.next_raw(limit);
+        self.release();
+        frame
+    }
+
+    /// Lets go of a chunk that has been read to its end: it is a slice of a packet or of a batch of
+    /// packets, and a stream that falls silent must not keep that in memory.
+    fn release(&mut self) {
+        if self.input.is_empty() {
+            self.input = Bytes::new();
+        }
+    }
+
+    fn next_raw(&mut self, limit: usize) -> Result<Option<RawFrame>, FrameError> {
         if matches!(self.state, State::Header) {
             let Some((tag, length)) = self.header() else {
                 return Ok(None);

@@ -82,6 +82,10 @@ pub enum Violation {
     /// A frame on a channel that its sender had ended.
     #[error("channel {} goes on after its end", .0.0)]
     AfterEnd(Channel),
+    /// A frame that says nothing: no bytes, no credit, a stop of what was stopped. Without an end
+    /// of them a peer could keep us busy at no cost to its windows.
+    #[error("a frame of kind {0} says nothing")]
+    Idle(&'static str),
     /// A frame that has no place in this phase or from this role.
     #[error("a frame of kind {0} has no place here")]
     Misplaced(&'static str),
@@ -128,6 +132,7 @@ impl Violation {
             } => "beyond_limit",
             Self::UnknownChannel(_) => "unknown_channel",
             Self::AfterEnd(_) => "after_end",
+            Self::Idle(_) => "idle",
             Self::Misplaced(_) => "misplaced",
             Self::AfterDone => "after_done",
             Self::EarlyFin => "early_fin",
@@ -155,6 +160,10 @@ struct Sending {
     channel: Channel,
     window: SendWindow,
     ended: bool,
+    /// We owe the peer its `End`.
+    end_owed: bool,
+    /// The peer has sent `Stop`.
+    stopped: bool,
 }
 
 #[derive(Debug)]
@@ -163,6 +172,8 @@ struct Receiving {
     window: RecvWindow,
     ended: bool,
     stopped: bool,
+    /// We owe the peer a `Stop`.
+    stop_owed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +222,7 @@ impl OperationState {
                 window: RecvWindow::new(initial, limit),
                 ended: false,
                 stopped: false,
+                stop_owed: false,
             });
         let sending = of(other)
             .map(|spec| {
@@ -225,6 +237,8 @@ impl OperationState {
                 channel,
                 window: SendWindow::new(initial, limit),
                 ended: false,
+                end_owed: false,
+                stopped: false,
             });
         Self {
             role,
@@ -273,6 +287,9 @@ impl OperationState {
             Frame::Data { channel, bytes } => {
                 let receiving = self.open_channel(*channel)?;
                 let (channel, len) = (*channel, bytes.len() as u64);
+                if len == 0 {
+                    return Err(Violation::Idle("Data"));
+                }
                 receiving
                     .window
                     .receive(len)
@@ -294,8 +311,11 @@ impl OperationState {
             }
             Frame::Credit { channel, bytes } => {
                 let channel = *channel;
-                self.sending_mut(channel)?
-                    .window
+                let window = &mut self.sending_mut(channel)?.window;
+                if *bytes == 0 {
+                    return Err(Violation::Idle("Credit"));
+                }
+                window
                     .grant(*bytes)
                     .map_err(|error| Violation::Window { channel, error })?;
                 Ok(Effect::Writable(channel))
@@ -305,6 +325,9 @@ impl OperationState {
                     return Err(Violation::UnknownChannel(*channel));
                 }
                 let sending = self.sending_mut(*channel)?;
+                if std::mem::replace(&mut sending.stopped, true) {
+                    return Err(Violation::Idle("Stop"));
+                }
                 Ok(if sending.ended {
                     Effect::Drop
                 } else {
@@ -335,8 +358,7 @@ impl OperationState {
     /// How many of `wanted` bytes may go on a channel now; they count as sent. Nothing may go on a
     /// channel that we ended, nor before an operation that we carry out was accepted, nor after.
     pub fn take_credit(&mut self, channel: Channel, wanted: u64) -> u64 {
-        let early = self.role == Role::Agent && self.phase == Phase::Opening;
-        if early || self.is_over() {
+        if self.is_silent() {
             return 0;
         }
         match self
@@ -360,52 +382,99 @@ impl OperationState {
             .map_or(0, |sending| sending.window.credit())
     }
 
-    /// We end a channel that we send on: the frame to send, unless it was ended before.
-    pub fn end(&mut self, channel: Channel) -> Option<Frame> {
-        let over = self.is_over();
-        let sending = self
-            .sending
-            .iter_mut()
-            .find(|sending| sending.channel == channel)?;
-        (!std::mem::replace(&mut sending.ended, true) && !over).then_some(Frame::End { channel })
+    /// Whether we have ended a channel that we send on, or never had it.
+    pub fn is_ended(&self, channel: Channel) -> bool {
+        let mut sending = self.sending.iter();
+        sending
+            .find(|sending| sending.channel == channel)
+            .is_none_or(|sending| sending.ended)
     }
 
-    /// We want no more of a channel: the frame to send, unless the channel is over anyway.
-    pub fn stop(&mut self, channel: Channel) -> Option<Frame> {
-        let over = self.is_over();
-        let receiving = self
-            .receiving
-            .iter_mut()
-            .find(|receiving| receiving.channel == channel)?;
-        let first = !std::mem::replace(&mut receiving.stopped, true);
-        (first && !receiving.ended && !over).then_some(Frame::Stop { channel })
+    /// We end a channel that we send on: the frame to send behind its data, unless it was ended
+    /// before or the frame has to wait until the operation is accepted (see [`owed`](Self::owed)).
+    pub fn end(&mut self, channel: Channel) -> Option<Frame> {
+        let (silent, over) = (self.is_silent(), self.is_over());
+        let mut sending = self.sending.iter_mut();
+        let sending = sending.find(|sending| sending.channel == channel)?;
+        if std::mem::replace(&mut sending.ended, true) || over {
+            return None;
+        }
+        sending.end_owed = silent;
+        (!silent).then_some(Frame::End { channel })
+    }
+
+    /// We want no more of a channel: we owe its sender a `Stop`, unless the channel is over anyway.
+    pub fn stop(&mut self, channel: Channel) {
+        let mut receiving = self.receiving.iter_mut();
+        if let Some(receiving) = receiving.find(|receiving| receiving.channel == channel) {
+            receiving.stop_owed |= !std::mem::replace(&mut receiving.stopped, true);
+        }
     }
 
     /// Our consumer took `bytes` from a channel; gives the growth that its window wants (see
-    /// [`RecvWindow::consume`]).
+    /// [`RecvWindow::consume`]), which [`grow`](Self::grow) answers. We may owe credit afterwards.
     pub fn consume(&mut self, channel: Channel, bytes: u64, now: Duration, rtt: Duration) -> u64 {
-        let receiving = self
-            .receiving
-            .iter_mut()
-            .find(|receiving| receiving.channel == channel);
-        receiving.map_or(0, |receiving| receiving.window.consume(bytes, now, rtt))
+        let over = self.is_over();
+        let mut receiving = self.receiving.iter_mut();
+        let receiving = receiving.find(|receiving| receiving.channel == channel);
+        receiving.map_or(0, |receiving| {
+            let growth = receiving.window.consume(bytes, now, rtt);
+            // Where nothing more comes, growth would be of no use.
+            if over || receiving.ended || receiving.stopped {
+                0
+            } else {
+                growth
+            }
+        })
     }
 
-    /// The window of a channel grows by `growth`, and what is due is granted: the frame to send.
-    pub fn refund(&mut self, channel: Channel, growth: u64) -> Option<Frame> {
-        let over = self.is_over();
-        let receiving = self
-            .receiving
-            .iter_mut()
-            .find(|receiving| receiving.channel == channel)?;
-        receiving.window.grow(growth);
-        if over || receiving.ended || receiving.stopped {
+    /// The window of a channel grows by `growth`.
+    pub fn grow(&mut self, channel: Channel, growth: u64) {
+        let mut receiving = self.receiving.iter_mut();
+        if let Some(receiving) = receiving.find(|receiving| receiving.channel == channel) {
+            receiving.window.grow(growth);
+        }
+    }
+
+    /// Whether there is a frame that we owe the peer.
+    pub fn owes(&self) -> bool {
+        let owes = |receiving: &Receiving| {
+            let due = !receiving.stopped && receiving.window.refund_due();
+            !receiving.ended && (receiving.stop_owed || due)
+        };
+        !self.is_silent()
+            && (self.receiving.iter().any(owes) || self.sending.iter().any(|s| s.end_owed))
+    }
+
+    /// The next frame that we owe the peer: a `Stop`, or a `Credit` that is worth a frame. They go
+    /// before all data, and none before an operation that we carry out is accepted. To be asked
+    /// when the frame can be written and not before: what is granted counts from then on, so that
+    /// a peer that does not read gets no credit, and nothing piles up for it.
+    pub fn owed(&mut self) -> Option<Frame> {
+        if self.is_silent() {
             return None;
         }
-        receiving
-            .window
-            .refund()
-            .map(|bytes| Frame::Credit { channel, bytes })
+        for Sending {
+            channel, end_owed, ..
+        } in &mut self.sending
+        {
+            if std::mem::take(end_owed) {
+                return Some(Frame::End { channel: *channel });
+            }
+        }
+        let open = |receiving: &&mut Receiving| !receiving.ended;
+        for receiving in self.receiving.iter_mut().filter(open) {
+            let channel = receiving.channel;
+            if std::mem::take(&mut receiving.stop_owed) {
+                return Some(Frame::Stop { channel });
+            }
+            if !receiving.stopped
+                && let Some(bytes) = receiving.window.refund()
+            {
+                return Some(Frame::Credit { channel, bytes });
+            }
+        }
+        None
     }
 
     /// We accept the operation.
@@ -418,6 +487,12 @@ impl OperationState {
     pub fn finish(&mut self) {
         debug_assert_eq!(self.role, Role::Agent);
         self.phase = Phase::Over;
+    }
+
+    /// Whether we may send nothing: not before an operation that we carry out is accepted, and not
+    /// after the last frame.
+    fn is_silent(&self) -> bool {
+        self.is_over() || (self.role == Role::Agent && self.phase == Phase::Opening)
     }
 
     fn sending_mut(&mut self, channel: Channel) -> Result<&mut Sending, Violation> {

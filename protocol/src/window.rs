@@ -144,12 +144,14 @@ impl RecvWindow {
         let bytes = bytes.min(self.waiting);
         self.waiting -= bytes;
         self.refund += bytes;
-        self.span_consumed += bytes;
         let span = now.saturating_sub(self.span_start);
         if span < rtt {
+            self.span_consumed += bytes;
             return 0;
         }
-        let consumed = std::mem::take(&mut self.span_consumed);
+        // These bytes begin the next span: counted in both, a consumer that takes much at a time
+        // would look twice as fast.
+        let consumed = std::mem::replace(&mut self.span_consumed, bytes);
         self.span_start = now;
         // The first span after a pause is longer than a round trip: count its share.
         let per_rtt = u128::from(consumed) * rtt.as_nanos() / span.as_nanos().max(1);
@@ -166,9 +168,14 @@ impl RecvWindow {
         self.refund += bytes;
     }
 
+    /// Whether there is credit to grant that is worth a frame.
+    pub fn refund_due(&self) -> bool {
+        self.refund > 0 && self.refund >= self.target / REFUND_PARTS
+    }
+
     /// Credit to grant to the peer now, once it is worth a frame.
     pub fn refund(&mut self) -> Option<u64> {
-        if self.refund == 0 || self.refund < self.target / REFUND_PARTS {
+        if !self.refund_due() {
             return None;
         }
         self.credit += self.refund;
@@ -287,6 +294,20 @@ mod tests {
                 "{}",
                 receiver.target()
             );
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_takes_much_at_a_time_is_not_taken_for_a_fast_one() {
+        let rtt = Duration::from_millis(40);
+        let mut receiver = RecvWindow::new(64 << 10, 768 << 10);
+        let mut now = Duration::ZERO;
+        receiver.receive(64 << 10).expect("within credit");
+        for _ in 0..100 {
+            now += rtt;
+            assert_eq!(receiver.consume(20 << 10, now, rtt), 0);
+            receiver.refund();
+            receiver.receive(20 << 10).expect("within credit");
         }
     }
 

@@ -86,7 +86,7 @@ struct State {
     failed: Option<Bytes>,
     done: Option<Bytes>,
     ended: Option<Ended>,
-    /// Whoever waits for the answer, the outcome or the end.
+    /// Whoever waits for the answer, the outcome, the end, or room for a message.
     waiters: Vec<Waker>,
     /// The pump, when it has nothing to do.
     pump: Option<Waker>,
@@ -142,8 +142,12 @@ impl State {
             .find(|sending| sending.channel == channel)
     }
 
-    /// A consumer took something off a channel: grants what is due.
+    /// A consumer took something off a channel: the pump grants what is due. Once the stream is
+    /// gone there is nobody to grant it to, and nothing to be lent for it.
     fn consumed(&mut self, session: &Session, channel: Channel, piece: &Bytes) {
+        if self.ended.is_some() {
+            return;
+        }
         let (now, rtt) = session.clock();
         let cost = if channel == Channel::MESSAGES {
             message_cost(piece.len())
@@ -153,8 +157,8 @@ impl State {
         let wanted = self.machine.consume(channel, cost, now, rtt);
         let growth = session.reserve_growth(wanted);
         self.grown += growth;
-        if let Some(frame) = self.machine.refund(channel, growth) {
-            self.outgoing.push_first(frame.encode());
+        self.machine.grow(channel, growth);
+        if self.machine.owes() {
             self.wake_pump();
         }
     }
@@ -236,7 +240,7 @@ impl Operation {
         if let Some(open) = open {
             shared.lock().outgoing.push_first(open);
         }
-        pump::spawn(shared.clone(), role, decoder, stream);
+        pump::spawn(shared.clone(), decoder, stream);
         Self { shared }
     }
 
@@ -347,13 +351,11 @@ impl Operation {
             {
                 state
                     .outgoing
-                    .push(Frame::Message(message.clone()).encode(), Bytes::new());
+                    .push(&Frame::Message(message.clone()).encode(), Bytes::new());
                 state.wake_pump();
                 return Poll::Ready(Ok(()));
             }
-            if let Some(sending) = state.sending(Channel::MESSAGES) {
-                sending.waker = Some(cx.waker().clone());
-            }
+            state.wait(cx);
             Poll::Pending
         })
         .await
@@ -364,9 +366,8 @@ impl Operation {
         let mut state = self.shared.lock();
         if state.ended.is_none() && !state.machine.is_over() && !state.machine.is_running() {
             state.machine.accept();
-            state
-                .outgoing
-                .push(Frame::Accepted(body).encode(), Bytes::new());
+            // What is owed from before follows it, and must not overtake it.
+            state.outgoing.push_first(Frame::Accepted(body).encode());
             // Credit may have come before; whoever was told to wait for the start goes on.
             state.wake_all();
             state.wake_pump();
@@ -388,7 +389,7 @@ impl Operation {
         let mut state = self.shared.lock();
         if state.ended.is_none() && !state.machine.is_over() {
             state.machine.finish();
-            state.outgoing.push(frame(body).encode(), Bytes::new());
+            state.outgoing.push(&frame(body).encode(), Bytes::new());
             state.wake_all();
             state.wake_pump();
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hub_protocol::code::{CloseCode, ResetCode};
-use hub_protocol::frame::{Decoder, FrameError, RawFrame};
+use hub_protocol::frame::{Decoder, RawFrame};
 use hub_protocol::kind::{self, Failure, FailureCode, OperationKind};
 use hub_protocol::limits::{
     INITIAL_AGENT_STREAMS, INITIAL_OPERATIONS, Limits, MAX_DATA, MAX_OPERATIONS, MESSAGE_WINDOW,
@@ -209,9 +209,13 @@ impl Session {
         })
     }
 
-    /// Allows twice the streams when half of those allowed are in use.
+    /// Agent: allows twice the streams when half of those allowed are in use. An agent opens no
+    /// operations, so the hub has no reason to.
     fn allow_more(&self) {
         let inner = &self.inner;
+        if inner.role == Role::Hub {
+            return;
+        }
         let allowed = inner.allowed.load(Ordering::Relaxed);
         if allowed < MAX_OPERATIONS && self.operations() * 2 >= u64::from(allowed) {
             let more = (allowed * 2).min(MAX_OPERATIONS);
@@ -265,7 +269,7 @@ impl Session {
             .clone()
     }
 
-    pub(crate) fn violated(&self, operation: OperationKind, violation: &Violation, channel: &str) {
+    pub(crate) fn violated(&self, operation: &str, violation: &Violation, channel: &str) {
         let violations = &self.inner.violations;
         *violations
             .kinds
@@ -275,7 +279,7 @@ impl Session {
             .or_default() += 1;
         let total = violations.total.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::warn!(
-            operation = operation.name(),
+            operation,
             channel,
             kind = violation.kind(),
             total,
@@ -313,7 +317,7 @@ impl Incoming {
         let open =
             match tokio::time::timeout(OPEN_FRAME_TIMEOUT, self.read_open(&mut decoder)).await {
                 Ok(Some(Ok(open))) => open,
-                Ok(Some(Err(error))) => {
+                Ok(Some(Err(violation))) => {
                     let _ = self
                         .stream
                         .0
@@ -322,9 +326,7 @@ impl Incoming {
                         .stream
                         .1
                         .stop(VarInt::from_u32(ResetCode::PROTOCOL_VIOLATED.0));
-                    // There is no kind to name yet; any will do for the count.
-                    self.session
-                        .violated(OperationKind::Exec, &Violation::Frame(error), "-");
+                    self.session.violated("unopened", &violation, "-");
                     return None;
                 }
                 Ok(None) | Err(_) => {
@@ -345,15 +347,18 @@ impl Incoming {
         Some((operation, open))
     }
 
-    async fn read_open(&mut self, decoder: &mut Decoder) -> Option<Result<RawFrame, FrameError>> {
+    /// `None` if the peer gave the stream up.
+    async fn read_open(&mut self, decoder: &mut Decoder) -> Option<Result<RawFrame, Violation>> {
         loop {
             match decoder.open() {
                 Ok(Some(open)) => return Some(Ok(open)),
                 Ok(None) => {}
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Err(error.into())),
             }
-            let chunk = self.stream.1.read_chunk(MAX_DATA, true).await.ok()??;
-            decoder.push(chunk.bytes);
+            match self.stream.1.read_chunk(MAX_DATA, true).await.ok()? {
+                Some(chunk) => decoder.push(chunk.bytes),
+                None => return Some(Err(Violation::EarlyFin)),
+            }
         }
     }
 
@@ -366,8 +371,12 @@ impl Incoming {
         let frame = hub_protocol::frame::Frame::Failed(kind::encode(&failure)).encode();
         let _ = self.stream.0.write_chunk(frame).await;
         let _ = self.stream.0.finish();
-        // Whatever the hub sent behind its Open goes unread.
-        let _ = self.stream.1.stop(VarInt::from_u32(ResetCode::CANCELLED.0));
+        // Whatever the hub sent behind its Open is dropped. Stopping the stream instead would
+        // overtake the answer, and the hub would never know why.
+        let mut recv = self.stream.1;
+        tokio::spawn(
+            async move { while let Ok(Some(_)) = recv.read_chunk(MAX_DATA, true).await {} },
+        );
     }
 }
 

@@ -193,3 +193,41 @@ fn an_open_leaves_the_data_behind_it() {
     );
     assert!(decoder.is_empty());
 }
+
+/// Bytes that say when nobody holds them any more.
+struct Packet {
+    _held: std::sync::Arc<()>,
+    bytes: Vec<u8>,
+}
+
+impl AsRef<[u8]> for Packet {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[test]
+fn a_chunk_that_was_read_is_let_go() {
+    let header = data_header(Channel(1), 1);
+    let wires: [Bytes; 6] = [
+        Frame::Accepted(Bytes::new()).encode(),
+        Frame::End {
+            channel: Channel(1),
+        }
+        .encode(),
+        Frame::Message(Bytes::from_static(b"m")).encode(),
+        header.clone(),
+        header.slice(..1),
+        Bytes::from_static(&[0x05, 0x02, 0x01]),
+    ];
+    for wire in wires {
+        let held = std::sync::Arc::new(());
+        let mut decoder = Decoder::default();
+        decoder.push(Bytes::from_owner(Packet {
+            _held: held.clone(),
+            bytes: wire.to_vec(),
+        }));
+        while decoder.frame().unwrap().is_some() {}
+        assert_eq!(std::sync::Arc::strong_count(&held), 1, "{wire:?}");
+    }
+}

@@ -38,7 +38,12 @@ fn data(channel: Channel, len: usize) -> Frame {
 fn each_breach_has_its_name_and_its_code() {
     let (window, protocol) = (ResetCode::WINDOW_VIOLATED, ResetCode::PROTOCOL_VIOLATED);
     let end = Frame::End { channel: STDOUT };
-    let cases: [(&str, Vec<Frame>, ResetCode); 8] = [
+    let stop = Frame::Stop { channel: STDIN };
+    let nothing = Frame::Credit {
+        channel: STDIN,
+        bytes: 0,
+    };
+    let cases: [(&str, Vec<Frame>, ResetCode); 11] = [
         (
             "beyond_credit",
             vec![data(STDOUT, 100), data(STDOUT, 1)],
@@ -63,6 +68,9 @@ fn each_breach_has_its_name_and_its_code() {
             protocol,
         ),
         ("misplaced", vec![Frame::Accepted(Bytes::new())], protocol),
+        ("idle", vec![data(STDOUT, 0)], protocol),
+        ("idle", vec![nothing], protocol),
+        ("idle", vec![stop.clone(), stop], protocol),
     ];
     for (kind, frames, code) in cases {
         let (mut hub, _) = running();
@@ -126,8 +134,10 @@ fn a_fin_before_the_end_is_an_error() {
 #[test]
 fn stop_ends_one_channel_and_leaves_the_others() {
     let (mut hub, mut agent) = running();
-    let stop = hub.stop(STDOUT).unwrap();
-    assert_eq!(hub.stop(STDOUT), None);
+    hub.stop(STDOUT);
+    let stop = hub.owed().unwrap();
+    hub.stop(STDOUT);
+    assert_eq!((hub.owes(), hub.owed()), (false, None));
     assert_eq!(agent.receive(&stop), Ok(Effect::Stopped(STDOUT)));
     // What was on its way is dropped, and costs no violation.
     assert_eq!(hub.receive(&data(STDOUT, 50)), Ok(Effect::Drop));
@@ -136,6 +146,64 @@ fn stop_ends_one_channel_and_leaves_the_others() {
     assert_eq!(agent.take_credit(STDOUT, 1), 0);
     assert_eq!(agent.take_credit(STDERR, 1), 1);
     assert_eq!(hub.receive(&data(STDERR, 1)), Ok(Effect::Deliver));
+}
+
+#[test]
+fn an_agent_says_nothing_before_it_accepts() {
+    let (_, mut agent) = pair();
+    assert_eq!(agent.receive(&data(STDIN, 100)), Ok(Effect::Deliver));
+    agent.consume(STDIN, 100, Duration::ZERO, Duration::ZERO);
+    assert_eq!(agent.end(STDOUT), None);
+    assert_eq!((agent.owes(), agent.owed()), (false, None));
+    agent.accept();
+    let credit = Frame::Credit {
+        channel: STDIN,
+        bytes: 100,
+    };
+    assert_eq!(agent.owed(), Some(Frame::End { channel: STDOUT }));
+    assert_eq!((agent.owed(), agent.owes()), (Some(credit), false));
+
+    let (_, mut agent) = pair();
+    agent.stop(STDIN);
+    assert!(!agent.owes());
+    agent.accept();
+    assert_eq!(agent.owed(), Some(Frame::Stop { channel: STDIN }));
+}
+
+#[test]
+fn nothing_is_owed_on_a_channel_that_is_over() {
+    let (mut hub, _) = running();
+    assert_eq!(hub.receive(&data(STDOUT, 100)), Ok(Effect::Deliver));
+    assert_eq!(
+        hub.receive(&Frame::End { channel: STDOUT }),
+        Ok(Effect::Deliver)
+    );
+    hub.consume(STDOUT, 50, Duration::ZERO, Duration::ZERO);
+    hub.stop(STDOUT);
+    assert_eq!((hub.owes(), hub.owed()), (false, None));
+    hub.stop(STDERR);
+    hub.receive(&Frame::Done(Bytes::new())).unwrap();
+    assert_eq!((hub.owes(), hub.owed()), (false, None));
+}
+
+/// A consumer that still reads when nothing more can come must not take from what others may grow
+/// by.
+#[test]
+fn a_window_wants_no_growth_once_nothing_comes() {
+    let rtt = Duration::from_millis(40);
+    for (last, grows) in [
+        (None, true),
+        (Some(Frame::End { channel: STDOUT }), false),
+        (Some(Frame::Done(Bytes::new())), false),
+    ] {
+        let (mut hub, _) = running();
+        hub.receive(&data(STDOUT, 100)).unwrap();
+        if let Some(last) = &last {
+            hub.receive(last).unwrap();
+        }
+        hub.consume(STDOUT, 50, rtt, rtt);
+        assert_eq!(hub.consume(STDOUT, 50, 2 * rtt, rtt) > 0, grows, "{last:?}");
+    }
 }
 
 #[test]
@@ -171,7 +239,10 @@ enum Act {
     Stop(Role, u8),
     Consume(Role, u16),
     Message(Role, u16),
+    /// Writes what is owed.
+    Pay(Role),
     Deliver(Role),
+    Accept,
     Finish,
 }
 
@@ -183,7 +254,9 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (role(), 0..3u8).prop_map(|(r, c)| Act::Stop(r, c)),
         3 => (role(), 1..400u16).prop_map(|(r, n)| Act::Consume(r, n)),
         1 => (role(), 1..400u16).prop_map(|(r, n)| Act::Message(r, n)),
+        3 => role().prop_map(Act::Pay),
         6 => role().prop_map(Act::Deliver),
+        2 => Just(Act::Accept),
         1 => Just(Act::Finish),
     ]
 }
@@ -193,7 +266,7 @@ proptest! {
     /// *nothing comes after the agent's last frame*; *what waits stays within the limit*.
     #[test]
     fn honest_sides_never_violate(acts in vec(act(), 0..400)) {
-        let (mut hub, mut agent) = running();
+        let (mut hub, mut agent) = pair();
         let mut to_hub: Vec<Frame> = Vec::new();
         let mut to_agent: Vec<Frame> = Vec::new();
         let mut waiting = std::collections::BTreeMap::<(bool, u8), u64>::new();
@@ -212,8 +285,8 @@ proptest! {
                     Role::Agent => to_hub.extend(agent.end(Channel(channel))),
                 },
                 Act::Stop(role, channel) => match role {
-                    Role::Hub => to_agent.extend(hub.stop(Channel(channel))),
-                    Role::Agent => to_hub.extend(agent.stop(Channel(channel))),
+                    Role::Hub => hub.stop(Channel(channel)),
+                    Role::Agent => agent.stop(Channel(channel)),
                 },
                 Act::Message(role, n) => {
                     let (side, wire) = match role {
@@ -227,9 +300,9 @@ proptest! {
                     }
                 }
                 Act::Consume(role, n) => {
-                    let (side, wire) = match role {
-                        Role::Hub => (&mut hub, &mut to_agent),
-                        Role::Agent => (&mut agent, &mut to_hub),
+                    let side = match role {
+                        Role::Hub => &mut hub,
+                        Role::Agent => &mut agent,
                     };
                     for ((at_hub, channel), waiting) in &mut waiting {
                         if *at_hub == (role == Role::Hub) {
@@ -237,7 +310,7 @@ proptest! {
                             *waiting -= n;
                             let channel = Channel(*channel);
                             let growth = side.consume(channel, n, Duration::ZERO, Duration::ZERO);
-                            wire.extend(side.refund(channel, growth));
+                            side.grow(channel, growth);
                         }
                     }
                 }
@@ -264,7 +337,21 @@ proptest! {
                         _ => {}
                     }
                 }
-                Act::Finish => if !agent.is_over() {
+                Act::Pay(role) => {
+                    let (side, wire) = match role {
+                        Role::Hub => (&mut hub, &mut to_agent),
+                        Role::Agent => (&mut agent, &mut to_hub),
+                    };
+                    while side.owes() {
+                        wire.push(side.owed().expect("what is owed can be paid"));
+                    }
+                    prop_assert_eq!(side.owed(), None);
+                }
+                Act::Accept => if !agent.is_running() && !agent.is_over() {
+                    agent.accept();
+                    to_hub.push(Frame::Accepted(Bytes::new()));
+                },
+                Act::Finish => if agent.is_running() {
                     agent.finish();
                     to_hub.push(Frame::Done(Bytes::new()));
                 },

@@ -105,10 +105,8 @@ impl Drop for Receiver {
         if let Some(receiving) = state.receiving(self.channel) {
             receiving.inbox.clear();
         }
-        if state.ended.is_none()
-            && let Some(frame) = state.machine.stop(self.channel)
-        {
-            state.outgoing.push_first(frame.encode());
+        state.machine.stop(self.channel);
+        if state.machine.owes() {
             state.wake_pump();
         }
     }
@@ -129,8 +127,8 @@ impl Sender {
     /// Sends all of `bytes`, without copying them, as credit comes in.
     ///
     /// # Errors
-    /// The operation ended, or the receiver stopped the channel ([`Ended::Over`] either way when
-    /// nothing is wrong): the rest was not sent.
+    /// The operation ended, the receiver stopped the channel, or this side had ended it
+    /// ([`Ended::Over`] when nothing is wrong): the rest was not sent.
     pub async fn send(&mut self, mut bytes: Bytes) -> Result<(), Ended> {
         while !bytes.is_empty() {
             let taken =
@@ -146,7 +144,7 @@ impl Sender {
         if state.ended.is_none()
             && let Some(frame) = state.machine.end(self.channel)
         {
-            state.outgoing.push(frame.encode(), Bytes::new());
+            state.outgoing.push(&frame.encode(), Bytes::new());
             state.wake_pump();
         }
     }
@@ -164,13 +162,15 @@ impl Sender {
     /// Waits until [`is_stopped`](Self::is_stopped).
     pub async fn stopped(&mut self) {
         poll_fn(|cx| {
-            if self.is_stopped() {
-                return Poll::Ready(());
+            let mut state = self.shared.lock();
+            let over = state.ended.is_some() || state.machine.is_over();
+            match state.sending(self.channel) {
+                Some(sending) if !over && !sending.stopped => {
+                    sending.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(()),
             }
-            if let Some(sending) = self.shared.lock().sending(self.channel) {
-                sending.waker = Some(cx.waker().clone());
-            }
-            Poll::Pending
         })
         .await;
     }
@@ -187,20 +187,16 @@ impl Sender {
         if let Some(ended) = &state.ended {
             return Poll::Ready(Err(ended.clone()));
         }
-        let over = state.machine.is_over();
-        let full = state.outgoing.bytes() >= QUEUE;
-        match state.sending(self.channel) {
-            Some(sending) if !sending.stopped && !over => {
-                if full {
-                    sending.waker = Some(cx.waker().clone());
-                    return Poll::Pending;
-                }
-            }
-            _ => return Poll::Ready(Err(Ended::Over)),
+        // A channel that its receiver stopped has had its end, too.
+        if state.machine.is_over() || state.machine.is_ended(self.channel) {
+            return Poll::Ready(Err(Ended::Over));
         }
-        let taken = state
-            .machine
-            .take_credit(self.channel, wanted.min(MAX_DATA) as u64) as usize;
+        let wanted = if state.outgoing.bytes() < QUEUE {
+            wanted.min(MAX_DATA) as u64
+        } else {
+            0
+        };
+        let taken = state.machine.take_credit(self.channel, wanted) as usize;
         if taken == 0 {
             if let Some(sending) = state.sending(self.channel) {
                 sending.waker = Some(cx.waker().clone());
@@ -209,7 +205,7 @@ impl Sender {
         }
         state
             .outgoing
-            .push(frame::data_header(self.channel, taken), bytes(taken));
+            .push(&frame::data_header(self.channel, taken), bytes(taken));
         state.wake_pump();
         Poll::Ready(Ok(taken))
     }

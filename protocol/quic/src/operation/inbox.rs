@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// From how many pieces on a queue counts as behind. Pieces are slices of packets or of batches
-/// of packets, which they keep alive whole: a consumer that keeps up gets them as they are, one
-/// that does not gets copies that cost what they weigh.
-const PIECES_UNCOPIED: usize = 4;
+/// From how many bytes on a piece is queued as it is. Pieces are slices of packets or of batches of
+/// packets, up to 64 KiB, which they keep alive whole: a consumer that keeps up gets them as they
+/// are, for one that does not they are copied, so that they cost what they weigh, unless they are
+/// most of what they keep alive.
+const LARGE: usize = 32 * 1024;
 
 /// The size of the blocks that a queue behind is copied into, in bytes.
 const BLOCK: usize = 16 * 1024;
@@ -28,7 +29,8 @@ impl Inbox {
         if bytes.is_empty() {
             return;
         }
-        if self.pieces.len() < PIECES_UNCOPIED && self.tail.is_empty() {
+        let keep = self.pieces.is_empty() || bytes.len() >= LARGE;
+        if keep && self.tail.is_empty() {
             self.pieces.push_back(bytes);
             return;
         }
@@ -94,7 +96,7 @@ mod tests {
             all.extend_from_slice(&piece);
         }
         assert!(all.iter().zip(0u32..).all(|(byte, n)| *byte == n as u8) && all.len() == 100_000);
-        assert!(pieces <= PIECES_UNCOPIED + 100_000 / BLOCK + 1, "{pieces}");
+        assert!(pieces <= 1 + 100_000 / BLOCK + 1, "{pieces}");
     }
 
     #[test]
@@ -105,6 +107,13 @@ mod tests {
         let same = inbox.pop().map(|got| got.as_ptr() == piece.as_ptr());
         assert_eq!(same, Some(true));
         assert_eq!(inbox.pop(), None);
+        // And large pieces are not copied even for one that does not.
+        let large = Bytes::from(vec![7; LARGE]);
+        inbox.push(piece);
+        inbox.push(large.clone());
+        inbox.pop();
+        let same = inbox.pop().map(|got| got.as_ptr() == large.as_ptr());
+        assert_eq!(same, Some(true));
     }
 
     #[test]

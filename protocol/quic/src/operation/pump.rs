@@ -6,23 +6,34 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use hub_protocol::code::ResetCode;
 use hub_protocol::frame::{Channel, Decoder, Frame};
 use hub_protocol::kind::Priority;
 use hub_protocol::limits::MAX_DATA;
-use hub_protocol::operation::{Effect, Role, Violation};
+use hub_protocol::operation::{Effect, OperationState, Violation};
 use hub_protocol::priority::Burst;
 use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
 use tracing::Instrument as _;
 
 use super::{Ended, Shared, State};
 
-/// Frames that wait for QUIC, in order; credit and the like before data.
+/// Payloads of up to this many bytes are copied together with their neighbours: many small ones
+/// would cost QUIC and the allocator far more than the bytes that they are.
+const SMALL: usize = 1024;
+
+/// How many bytes of small frames are copied together, about.
+const RUN: usize = 16 * 1024;
+
+/// Frames that wait for QUIC, in order; the first of an operation before its data.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     first: VecDeque<Bytes>,
+    /// Whole frames: some small ones and the head of a large one, then the large one's payload,
+    /// which is not copied. Either may be missing.
     frames: VecDeque<(Bytes, Bytes)>,
+    /// The small frames at the end.
+    run: BytesMut,
     bytes: usize,
 }
 
@@ -33,9 +44,18 @@ impl Outgoing {
     }
 
     /// Adds a frame in two parts: its head and the payload, which is not copied.
-    pub(super) fn push(&mut self, head: Bytes, payload: Bytes) {
+    pub(super) fn push(&mut self, head: &[u8], payload: Bytes) {
         self.bytes += head.len() + payload.len();
-        self.frames.push_back((head, payload));
+        self.run.extend_from_slice(head);
+        let payload = if payload.len() <= SMALL {
+            self.run.extend_from_slice(&payload);
+            Bytes::new()
+        } else {
+            payload
+        };
+        if !payload.is_empty() || self.run.len() >= RUN {
+            self.frames.push_back((self.run.split().freeze(), payload));
+        }
     }
 
     /// Bytes that wait.
@@ -43,22 +63,25 @@ impl Outgoing {
         self.bytes
     }
 
-    fn is_empty(&self) -> bool {
-        self.first.is_empty() && self.frames.is_empty()
-    }
-
-    /// Moves whole frames of about [`MAX_DATA`] bytes into `batch`, which is empty.
-    fn fill(&mut self, batch: &mut Batch) {
+    /// Moves whole frames of about [`MAX_DATA`] bytes into `batch`, behind those that `machine`
+    /// owes.
+    fn fill(&mut self, batch: &mut Batch, machine: &mut OperationState) {
         batch.chunks.extend(self.first.drain(..));
+        while let Some(frame) = machine.owed() {
+            batch.chunks.push(frame.encode());
+        }
         let mut taken = 0;
         while taken < MAX_DATA
-            && let Some((head, payload)) = self.frames.pop_front()
+            && let Some((head, payload)) = self.frames.pop_front().or_else(|| {
+                let run = std::mem::take(&mut self.run).freeze();
+                (!run.is_empty()).then_some((run, Bytes::new()))
+            })
         {
             taken += head.len() + payload.len();
-            batch.chunks.push(head);
-            if !payload.is_empty() {
-                batch.chunks.push(payload);
-            }
+            let parts = [head, payload];
+            batch
+                .chunks
+                .extend(parts.into_iter().filter(|part| !part.is_empty()));
         }
         self.bytes -= taken;
     }
@@ -105,12 +128,7 @@ impl Drop for Stream {
     }
 }
 
-pub(super) fn spawn(
-    shared: Arc<Shared>,
-    role: Role,
-    decoder: Decoder,
-    (send, recv): (SendStream, RecvStream),
-) {
+pub(super) fn spawn(shared: Arc<Shared>, decoder: Decoder, (send, recv): (SendStream, RecvStream)) {
     let span = shared.session.span().clone();
     let (session, grown) = (shared.session.clone(), shared.clone());
     session.operation_opened();
@@ -124,7 +142,6 @@ pub(super) fn spawn(
             let pump = Pump {
                 burst: Burst::new(session.clock().0),
                 shared,
-                role,
                 decoder,
                 stream,
                 batch: Batch::default(),
@@ -141,7 +158,6 @@ pub(super) fn spawn(
 
 struct Pump {
     shared: Arc<Shared>,
-    role: Role,
     decoder: Decoder,
     stream: Stream,
     batch: Batch,
@@ -259,17 +275,20 @@ impl Pump {
             if state.abandoned && !state.machine.is_over() {
                 return Poll::Ready(Event::Abandoned);
             }
+            set_waker(&mut state, cx);
             if self.batch.is_empty() {
-                if state.outgoing.is_empty() {
+                self.batch = Batch::default();
+                let State {
+                    machine, outgoing, ..
+                } = &mut *state;
+                outgoing.fill(&mut self.batch, machine);
+                if self.batch.is_empty() {
                     // Over: the agent has sent its last frame, or the hub has received it.
                     if state.machine.is_over() && !self.stream.finished {
                         return Poll::Ready(Event::AllSent);
                     }
-                    set_waker(&mut state, cx);
                     return Poll::Pending;
                 }
-                self.batch = Batch::default();
-                state.outgoing.fill(&mut self.batch);
                 // There is room again for whoever waits to send.
                 for sending in &mut state.sending {
                     if let Some(waker) = sending.waker.take() {
@@ -278,8 +297,6 @@ impl Pump {
                 }
                 drop(state);
                 self.prioritize();
-            } else {
-                set_waker(&mut state, cx);
             }
         }
         let write = pin!(self.stream.send.write_chunks(self.batch.rest())).poll(cx);
@@ -330,19 +347,22 @@ impl Pump {
                 .find(|spec| spec.channel == channel)
                 .map_or("?", |spec| spec.name)
         };
+        let name = |channel| match channel {
+            Channel::MESSAGES => "messages",
+            channel => name(channel),
+        };
         let channel = violation.channel().map_or("-", name);
         self.shared
             .session
-            .violated(self.shared.kind, violation, channel);
+            .violated(self.shared.kind.name(), violation, channel);
         let mut state = self.shared.lock();
         state.end(Ended::Violated(violation.to_string()));
     }
 
     fn ended(&mut self, ended: Ended) {
         let mut state = self.shared.lock();
-        // The hub may reset once it has all it wanted; after the last frame nothing is lost.
-        let after_last = state.machine.is_over() && self.role == Role::Agent;
-        if !after_last {
+        // After the last frame nothing is lost: either side may be gone before it said good-bye.
+        if !state.machine.is_over() {
             state.end(ended);
         }
         drop(state);
@@ -364,8 +384,14 @@ fn set_waker(state: &mut State, cx: &Context<'_>) {
     }
 }
 
+/// A copy of a small body that is kept: what it is a slice of may be large.
+fn own(body: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(body)
+}
+
 fn apply(state: &mut State, effect: Effect, frame: Frame) {
     match (effect, frame) {
+        (Effect::Writable(Channel::MESSAGES), _) => state.wake_waiters(),
         (Effect::Writable(channel), _) => {
             if let Some(waker) = state
                 .sending(channel)
@@ -382,7 +408,7 @@ fn apply(state: &mut State, effect: Effect, frame: Frame) {
                 }
             }
             if let Some(end) = state.machine.end(channel) {
-                state.outgoing.push(end.encode(), Bytes::new());
+                state.outgoing.push(&end.encode(), Bytes::new());
             }
             state.wake_pump();
         }
@@ -411,15 +437,15 @@ fn apply(state: &mut State, effect: Effect, frame: Frame) {
             }
         }
         (Effect::Deliver, Frame::Accepted(body)) => {
-            state.answer = Some(body);
+            state.answer = Some(own(&body));
             state.wake_waiters();
         }
         (Effect::Deliver, Frame::Failed(body)) => {
-            state.failed = Some(body);
+            state.failed = Some(own(&body));
             state.wake_all();
         }
         (Effect::Deliver, Frame::Done(body)) => {
-            state.done = Some(body);
+            state.done = Some(own(&body));
             state.wake_all();
         }
         (Effect::Drop, _) | (Effect::Deliver, Frame::Credit { .. } | Frame::Stop { .. }) => {}
