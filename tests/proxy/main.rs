@@ -1,0 +1,16 @@
+//! The data plane from browser to target: hub and agent joined by real quinn, over loopback with
+//! TCP at both ends, or in simulated time with both ends in memory.
+//!
+//! [`world`] builds it, [`peers`] are browsers and targets that speak HTTP byte by byte.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod bodies;
+mod broken;
+mod connections;
+mod hostile;
+mod messages;
+mod peers;
+mod refusals;
+mod upgrades;
+mod world;

@@ -1,0 +1,207 @@
+//! Commands that simulated nodes run: streams made of arithmetic, so that every byte can be checked
+//! at the other end.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use hub_agent::runtime::{
+    ByteStream, Description, ExecError, ExecSpec, ExitStatus, MayStillRun, Process, ProcessHandle,
+    Runtime, Stopped, WaitError,
+};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::watch;
+
+/// `len` bytes that follow from `seed`, from `offset` on.
+pub fn pattern(seed: u64, offset: u64, len: usize) -> Bytes {
+    let byte = |at: u64| (at.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    (offset..offset + len as u64).map(byte).collect()
+}
+
+/// Runs `bytes N SEED CODE`, `cat`, `endless` and `sleep`.
+#[derive(Debug, Default, Clone)]
+pub struct Commands {
+    alive: Arc<AtomicUsize>,
+    started: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Commands {
+    /// How many run now.
+    pub fn alive(&self) -> usize {
+        self.alive.load(Ordering::SeqCst)
+    }
+
+    /// How often each exec with this first variable was started.
+    pub fn started(&self) -> BTreeMap<String, usize> {
+        self.started.lock().unwrap().clone()
+    }
+}
+
+struct Handle {
+    status: watch::Sender<Option<ExitStatus>>,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Handle {
+    fn end(&self, status: ExitStatus) -> bool {
+        self.status.send_if_modified(|current| {
+            if current.is_some() {
+                return false;
+            }
+            *current = Some(status);
+            self.alive.fetch_sub(1, Ordering::SeqCst);
+            true
+        })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.end(ExitStatus::Signal(15));
+    }
+}
+
+struct Shared(Arc<Handle>);
+
+impl ProcessHandle for Shared {
+    fn wait(&self) -> BoxFuture<'_, Result<ExitStatus, WaitError>> {
+        let mut status = self.0.status.subscribe();
+        async move {
+            let ended = status.wait_for(Option::is_some).await;
+            ended
+                .ok()
+                .and_then(|status| *status)
+                .ok_or(WaitError { why: "gone".into() })
+        }
+        .boxed()
+    }
+
+    fn stop(&self, _: Duration) -> BoxFuture<'_, Result<Stopped, MayStillRun>> {
+        let ended = self.0.end(ExitStatus::Signal(15));
+        async move {
+            Ok(if ended {
+                Stopped::Terminated
+            } else {
+                Stopped::AlreadyEnded
+            })
+        }
+        .boxed()
+    }
+}
+
+impl Runtime for Commands {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn exec(&self, spec: ExecSpec) -> BoxFuture<'_, Result<Process, ExecError>> {
+        async move {
+            spec.check()?;
+            if let Some((name, _)) = spec.env.first() {
+                *self
+                    .started
+                    .lock()
+                    .unwrap()
+                    .entry(name.clone())
+                    .or_default() += 1;
+            }
+            let number = |at: usize| spec.argv.get(at).and_then(|arg| arg.parse::<u64>().ok());
+            self.alive.fetch_add(1, Ordering::SeqCst);
+            let handle = Arc::new(Handle {
+                status: watch::Sender::new(None),
+                alive: self.alive.clone(),
+            });
+            let (stdin, input) = tokio::io::duplex(64 * 1024);
+            let stdout = match spec.argv[0].as_str() {
+                "bytes" => {
+                    let (len, seed) = (number(1).unwrap_or(0), number(2).unwrap_or(0));
+                    let code = number(3).unwrap_or(0) as i32;
+                    bytes(handle.clone(), len, seed, code)
+                }
+                "endless" => bytes(handle.clone(), u64::MAX, 0, 0),
+                "cat" => cat(handle.clone(), input),
+                "sleep" => sleep(handle.clone()),
+                other => {
+                    handle.end(ExitStatus::Code(127));
+                    return Err(ExecError::NotFound {
+                        command: other.into(),
+                        detail: "simulated".into(),
+                    });
+                }
+            };
+            Ok(Process {
+                stdin: spec.stdin.then(|| Box::new(stdin) as _),
+                stdout: until_ended(stdout, &handle),
+                stderr: stream::empty().boxed(),
+                handle: Box::new(Shared(handle)),
+            })
+        }
+        .boxed()
+    }
+
+    fn describe(&self) -> BoxFuture<'_, Result<Description, ExecError>> {
+        async {
+            Ok(Description {
+                runtime: "simulated".into(),
+                ..Description::default()
+            })
+        }
+        .boxed()
+    }
+}
+
+fn bytes(handle: Arc<Handle>, len: u64, seed: u64, code: i32) -> ByteStream {
+    stream::unfold(0u64, move |offset| {
+        let handle = handle.clone();
+        async move {
+            let now = (len - offset).min(16 * 1024) as usize;
+            if now == 0 {
+                handle.end(ExitStatus::Code(code));
+                return None;
+            }
+            Some((Ok(pattern(seed, offset, now)), offset + now as u64))
+        }
+    })
+    .boxed()
+}
+
+fn cat(handle: Arc<Handle>, input: tokio::io::DuplexStream) -> ByteStream {
+    stream::unfold(input, move |mut input| {
+        let handle = handle.clone();
+        async move {
+            let mut chunk = vec![0; 16 * 1024];
+            let now = input.read(&mut chunk).await.unwrap_or(0);
+            if now == 0 {
+                handle.end(ExitStatus::Code(0));
+                return None;
+            }
+            chunk.truncate(now);
+            Some((Ok(chunk.into()), input))
+        }
+    })
+    .boxed()
+}
+
+fn sleep(handle: Arc<Handle>) -> ByteStream {
+    stream::once(async move {
+        let _ = handle.status.subscribe().wait_for(Option::is_some).await;
+        Ok(Bytes::new())
+    })
+    .boxed()
+}
+
+/// A process that was stopped writes no more.
+fn until_ended(output: ByteStream, handle: &Arc<Handle>) -> ByteStream {
+    let mut stopped = handle.status.subscribe();
+    let stopped = async move {
+        let signal = |status: &Option<ExitStatus>| matches!(status, Some(ExitStatus::Signal(_)));
+        if stopped.wait_for(signal).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    output.take_until(Box::pin(stopped)).boxed()
+}
