@@ -103,7 +103,13 @@ enum Gone {
 
 /// Carries an exec that the agent has begun until the command has ended or the client is gone.
 /// Dropping the operation early stops the command.
-pub(super) async fn run(socket: WebSocket, operation: Operation, stdin: bool, hangup: Hangup) {
+pub(super) async fn run(
+    socket: WebSocket,
+    operation: Operation,
+    node: &str,
+    stdin: bool,
+    hangup: Hangup,
+) {
     let (mut sink, stream) = socket.split();
     let (refuses, refused) = oneshot::channel();
     let sender = stdin.then(|| operation.sender(exec::STDIN));
@@ -111,7 +117,7 @@ pub(super) async fn run(socket: WebSocket, operation: Operation, stdin: bool, ha
     let gone = tokio::select! {
         gone = &mut input => gone,
         () = hangup.wait() => Gone::Left,
-        ended = output(&mut sink, &operation, refused) => match ended {
+        ended = output(&mut sink, &operation, node, refused) => match ended {
             Ok(word) => {
                 drop(operation);
                 tracing::info!(?word, "exec ended");
@@ -207,6 +213,7 @@ async fn stopped(sender: Option<&mut Sender>) {
 async fn output(
     sink: &mut SplitSink<WebSocket, WsMessage>,
     operation: &Operation,
+    node: &str,
     mut refused: oneshot::Receiver<()>,
 ) -> Result<LastWord, axum::Error> {
     let mut stdout = Some(operation.receiver(exec::STDOUT));
@@ -232,7 +239,7 @@ async fn output(
                 }
             }
             done = operation.done(), if stdout.is_none() && stderr.is_none() => {
-                break last_word(done);
+                break last_word(node, done);
             }
             _ = ping.tick() => {
                 sink.send(WsMessage::Ping(Bytes::new())).await?;
@@ -261,10 +268,10 @@ async fn chunk(receiver: &mut Option<Receiver>) -> Option<Bytes> {
     chunk
 }
 
-fn last_word(done: Result<Bytes, Ended>) -> LastWord {
+fn last_word(node: &str, done: Result<Bytes, Ended>) -> LastWord {
     let unknown = |why: &dyn std::fmt::Display| {
         LastWord::Unknown(format!(
-            "how the command ended is unknown, it may still be running: {why}"
+            "node {node}: how the command ended is unknown, and it may still be running: {why}"
         ))
     };
     match done {
@@ -337,11 +344,14 @@ mod tests {
             Err(Ended::Over),
             Ok(Bytes::new()),
         ] {
-            let word = last_word(done);
+            let word = last_word("shop", done);
             let LastWord::Unknown(why) = &word else {
                 panic!("{word:?}")
             };
-            assert!(why.contains("may still be running"), "{why}");
+            assert!(
+                why.contains("may still be running") && why.contains("shop"),
+                "{why}"
+            );
         }
         let encode = |outcome: &Outcome| Ok(hub_protocol::kind::encode(outcome));
         assert_eq!(last_word(encode(&Outcome::Exited(0))), LastWord::Exited(0));

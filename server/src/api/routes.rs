@@ -357,8 +357,11 @@ async fn exec_on_node(
         .write_buffer_size(0)
         .max_message_size(channel::MAX_MESSAGE)
         .max_frame_size(channel::MAX_MESSAGE);
-    Ok(upgrade
-        .on_upgrade(move |socket| exec::run(socket, operation, stdin, hangup).instrument(span)))
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        exec::run(socket, operation, &node, stdin, hangup)
+            .instrument(span)
+            .await;
+    }))
 }
 
 /// This document
