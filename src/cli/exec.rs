@@ -132,16 +132,14 @@ pub(super) async fn run(client: Result<Client, ClientError>, arguments: ExecArgs
 }
 
 /// Waits for a signal that asks this process to end; gives the exit code for it. From here on
-/// these signals do nothing else.
+/// these signals do nothing else. A hang-up is left to the system: `nohup` has it ignored.
 fn interruption() -> io::Result<impl Future<Output = i32>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
     Ok(async move {
         let number = tokio::select! {
             _ = interrupt.recv() => SignalKind::interrupt(),
             _ = terminate.recv() => SignalKind::terminate(),
-            _ = hangup.recv() => SignalKind::hangup(),
         };
         128 + number.as_raw_value()
     })

@@ -307,7 +307,7 @@ async fn unexpose(
 /// Upgrades to a WebSocket with the subprotocol `v5.channel.k8s.io`, once the command runs. The
 /// first byte of each binary message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the last word
 /// (a `Status` of Kubernetes' `meta/v1`), 4 a terminal's size, 255 closes the channel that
-/// follows. Closing the connection stops the command.
+/// follows. A message has at most 256 KiB. Closing the connection stops the command.
 #[utoipa::path(
     get, path = "/v1/nodes/{node}/exec", tag = "nodes",
     params(

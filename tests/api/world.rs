@@ -1,0 +1,147 @@
+//! A hub with its API, and an agent that runs commands as processes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hub::client::{Client, exec};
+use hub::settings::{self, RuntimeKind};
+use hub_agent::agent::{self, AgentError, Joining};
+use hub_agent::dial::HubAddress;
+use hub_server::api::{ApiToken, TOKEN_FILE};
+use hub_server::enroll::EnrollConfig;
+use hub_server::server::StartError;
+use hub_server::sessions::SessionConfig;
+use hub_server::{Config, Parts, Server};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The name of the node.
+pub const NODE: &str = "n1";
+
+type Agent = JoinHandle<Result<(), AgentError>>;
+
+pub struct World {
+    pub server: Server,
+    pub token: ApiToken,
+    dir: TempDir,
+    agents: Vec<(watch::Sender<bool>, Agent)>,
+}
+
+/// What a hub is told: everything on loopback, and its data in `dir`.
+pub fn config(dir: &TempDir) -> Config {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    Config {
+        data_dir: dir.path().join("hub"),
+        agent_listen: loopback,
+        enroll_listen: loopback,
+        api_listen: Some(loopback),
+        proxy_listen: Some(loopback),
+        advertise: vec!["127.0.0.1".into()],
+        domain: None,
+        secret_file: None,
+        api_tls: None,
+        sessions: SessionConfig::default(),
+        enroll: EnrollConfig::default(),
+    }
+}
+
+pub async fn start(config: Config) -> Result<Server, StartError> {
+    let parts = Parts::system(&config).await?;
+    Server::start(config, parts).await
+}
+
+impl World {
+    /// A hub without nodes.
+    pub async fn hub() -> Self {
+        Self::with(|_, _| ()).await
+    }
+
+    /// A hub without nodes, told something more.
+    pub async fn with(change: impl FnOnce(&TempDir, &mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(&dir);
+        change(&dir, &mut config);
+        let server = start(config).await.unwrap();
+        let token = ApiToken::load(&dir.path().join("hub").join(TOKEN_FILE)).unwrap();
+        Self {
+            server,
+            token,
+            dir,
+            agents: Vec::new(),
+        }
+    }
+
+    /// A hub with the node [`NODE`].
+    pub async fn node() -> Self {
+        let mut world = Self::hub().await;
+        world.join().await;
+        world
+    }
+
+    /// Lets an agent join as [`NODE`], and waits until it is connected.
+    pub async fn join(&mut self) {
+        let hub = self.server.hub();
+        let fresh = hub
+            .create_token(1, std::time::Duration::from_secs(60))
+            .await
+            .unwrap();
+        let bound = self.server.bound();
+        let data_dir = self.path("agent");
+        let config = agent::Config {
+            data_dir: data_dir.clone(),
+            hub: HubAddress::from(bound.agents),
+            joining: Some(Joining {
+                enrollment: HubAddress::from(bound.enrollment),
+                pin: bound.ca,
+                token: fresh.token,
+                name: Some(NODE.parse().unwrap()),
+            }),
+            platform: settings::platform(),
+            digest: String::new(),
+        };
+        let runtime = settings::runtime(RuntimeKind::Process, &data_dir)
+            .await
+            .unwrap();
+        let parts = settings::system_parts(runtime);
+        let (stop, stopping) = watch::channel(false);
+        let mut changes = hub.sessions().changes();
+        self.agents
+            .push((stop, tokio::spawn(agent::run(config, parts, stopping))));
+        changes.changed().await.unwrap();
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn api(&self) -> SocketAddr {
+        self.server.bound().api.unwrap()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&format!("http://{}", self.api()), &self.token, None).unwrap()
+    }
+
+    /// Ends the agents, and with them what they run.
+    pub async fn stop(self) {
+        for (stop, agent) in self.agents {
+            stop.send_replace(true);
+            agent.await.unwrap().unwrap();
+        }
+        self.server.stop().await;
+    }
+}
+
+/// A shell script to run on [`NODE`].
+pub fn shell(script: &str, stdin: bool) -> exec::Request {
+    exec::Request {
+        node: NODE.into(),
+        container: None,
+        command: ["sh", "-c", script].map(str::to_owned).into(),
+        env: vec![],
+        cwd: None,
+        user: None,
+        stdin,
+    }
+}
