@@ -1,5 +1,7 @@
 //! Two honest sides, over loopback.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hub_protocol::code::{CloseCode, ResetCode};
 use hub_protocol::frame::Channel;
@@ -7,6 +9,7 @@ use hub_protocol::kind::{Failure, FailureCode, OperationKind, exec, http};
 use hub_protocol::operation::{ChannelSpec, Direction};
 use hub_quic::operation::{Answer, Ended, Operation, Receiver, Sender};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 
 use crate::support::{Ends, Pair, Random, open_body, read_all, run};
 
@@ -221,14 +224,18 @@ fn several_tasks_may_send_messages_at_once() {
         let (hub, agent) = pair.running(EXEC).await;
         // Each is more than half of the window: only one can be on its way.
         let large = Bytes::from(vec![1; 80_000]);
-        let sends = (0..8).map(|_| hub.send_message(large.clone()));
-        let receive = async {
-            for _ in 0..8 {
-                assert_eq!(agent.message().await, Ok(Some(large.clone())));
-            }
-        };
-        let (sent, ()) = tokio::join!(futures_util::future::join_all(sends), receive);
-        assert!(sent.iter().all(Result::is_ok));
+        let hub = Arc::new(hub);
+        let mut sends = JoinSet::new();
+        for _ in 0..8 {
+            let (hub, large) = (hub.clone(), large.clone());
+            sends.spawn(async move { hub.send_message(large).await });
+        }
+        // All of them wait before there is room again.
+        pair.assert_works().await;
+        for _ in 0..8 {
+            assert_eq!(agent.message().await, Ok(Some(large.clone())));
+        }
+        assert!(sends.join_all().await.iter().all(Result::is_ok));
     });
 }
 
