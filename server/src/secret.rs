@@ -16,6 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hub_ledger::{ExposureTokenHash, JoinTokenHash};
 use ring::digest::{Context, SHA256};
+use ring::hmac;
 use zeroize::Zeroizing;
 
 use crate::files;
@@ -96,6 +97,14 @@ impl HubSecret {
             *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
         }
         Ok(Self(bytes))
+    }
+
+    /// Another secret, for one purpose, that follows from this one and does not give it away.
+    pub fn derive(&self, purpose: &[u8]) -> [u8; 32] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.expose());
+        let mut derived = [0; 32];
+        derived.copy_from_slice(hmac::sign(&key, purpose).as_ref());
+        derived
     }
 
     /// Reads it from a file that nobody but its owner can read.

@@ -146,10 +146,6 @@ impl Parts {
             path: data_dir.clone(),
             error,
         })?;
-        let secret = match &config.secret_file {
-            Some(path) => HubSecret::load(path)?,
-            None => HubSecret::load_or_create(&data_dir.join("secret"))?,
-        };
         let mut fresh = [0; 16];
         getrandom::fill(&mut fresh).map_err(|error| StartError::DataDir {
             path: "/dev/urandom".into(),
@@ -157,8 +153,19 @@ impl Parts {
         })?;
         let fresh = Deployment::from_bytes(fresh);
         let store = Store::open(data_dir.join("hub.db"), Execution::Thread, fresh).await?;
+        let default = data_dir.join("secret");
+        let secret = match &config.secret_file {
+            Some(path) => HubSecret::load(path)?,
+            // A new secret would not open a CA that is there already.
+            None if store.ca().await?.is_some() => HubSecret::load(&default)?,
+            None => HubSecret::load_or_create(&default)?,
+        };
+        let reset_seed = Some(secret.derive(b"hub quic resets v1"));
         Ok(Self {
-            network: Arc::new(UdpNetwork::default()),
+            network: Arc::new(UdpNetwork {
+                reset_seed,
+                ..UdpNetwork::default()
+            }),
             clock: Clock::system(),
             store,
             secret,
@@ -261,11 +268,10 @@ impl Server {
             let proxy = proxy(&hub, config.domain.clone());
             let mut stopping = stopping.clone();
             tasks.spawn(async move {
-                proxy
-                    .serve(listener, async {
-                        drop(stopping.wait_for(|stop| *stop).await)
-                    })
-                    .await;
+                let stopped = async {
+                    let _ = stopping.wait_for(|stop| *stop).await;
+                };
+                proxy.serve(listener, stopped).await;
             });
         }
         let enroll = EnrollConfig {

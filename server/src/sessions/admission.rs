@@ -89,7 +89,7 @@ pub(super) async fn admit(
     let node = registered.node;
     warn_of_clock(hello, now);
     let limits = Limits::default();
-    let span = tracing::info_span!("node", name = %node.name);
+    let span = tracing::info_span!("operations", node = %node.name);
     Ok(Admitted {
         session: Session::new(connection.clone(), Role::Hub, limits, hello.limits, span),
         welcome: Welcome {

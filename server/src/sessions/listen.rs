@@ -142,7 +142,7 @@ async fn connect(context: Context, connecting: Connecting, ticket: Ticket) {
             return;
         }
     };
-    let span = tracing::info_span!("session", node = %identity.node_id);
+    let span = tracing::info_span!("session", id = %identity.node_id);
     register(context, connection, identity)
         .instrument(span)
         .await;
