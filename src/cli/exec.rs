@@ -48,7 +48,7 @@ pub(super) struct ExecArgs {
     /// Send standard input to the command
     #[arg(short = 'i', long)]
     interactive: bool,
-    /// Give the command a terminal
+    /// Give the command a terminal: not supported yet
     #[arg(short = 't', long)]
     tty: bool,
     /// Set a variable; without =VALUE, to what it is here
