@@ -180,7 +180,8 @@ impl Uplink {
             }
         };
         *generation = Some(welcome.generation);
-        let span = tracing::info_span!("session", epoch = welcome.epoch.0);
+        let node = self.identity.name();
+        let span = tracing::info_span!("session", %node, epoch = welcome.epoch.0);
         let session = Session::new(
             connection.clone(),
             Role::Agent,

@@ -2,7 +2,6 @@
 //! at the other end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,17 +21,23 @@ pub fn pattern(seed: u64, offset: u64, len: usize) -> Bytes {
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// Runs `bytes N SEED CODE`, `cat`, `endless` and `sleep`.
+/// Runs `bytes N SEED CODE`, `cat`, `endless` and `sleep`, which neither reads nor closes its stdin.
 #[derive(Debug, Default, Clone)]
 pub struct Commands {
-    alive: Arc<AtomicUsize>,
+    alive: watch::Sender<usize>,
     started: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Commands {
     /// How many run now.
     pub fn alive(&self) -> usize {
-        self.alive.load(Ordering::SeqCst)
+        *self.alive.borrow()
+    }
+
+    /// Waits until this many run.
+    pub async fn until_alive(&self, number: usize) {
+        let mut alive = self.alive.subscribe();
+        alive.wait_for(|alive| *alive == number).await.unwrap();
     }
 
     /// How often each exec with this first variable was started.
@@ -43,7 +48,7 @@ impl Commands {
 
 struct Handle {
     status: watch::Sender<Option<ExitStatus>>,
-    alive: Arc<AtomicUsize>,
+    alive: watch::Sender<usize>,
 }
 
 impl Handle {
@@ -53,7 +58,7 @@ impl Handle {
                 return false;
             }
             *current = Some(status);
-            self.alive.fetch_sub(1, Ordering::SeqCst);
+            self.alive.send_modify(|alive| *alive -= 1);
             true
         })
     }
@@ -110,7 +115,7 @@ impl Runtime for Commands {
                     .or_default() += 1;
             }
             let number = |at: usize| spec.argv.get(at).and_then(|arg| arg.parse::<u64>().ok());
-            self.alive.fetch_add(1, Ordering::SeqCst);
+            self.alive.send_modify(|alive| *alive += 1);
             let handle = Arc::new(Handle {
                 status: watch::Sender::new(None),
                 alive: self.alive.clone(),
@@ -124,7 +129,7 @@ impl Runtime for Commands {
                 }
                 "endless" => bytes(handle.clone(), u64::MAX, 0, 0),
                 "cat" => cat(handle.clone(), input),
-                "sleep" => sleep(handle.clone()),
+                "sleep" => sleep(handle.clone(), input),
                 other => {
                     handle.end(ExitStatus::Code(127));
                     return Err(ExecError::NotFound {
@@ -186,9 +191,10 @@ fn cat(handle: Arc<Handle>, input: tokio::io::DuplexStream) -> ByteStream {
     .boxed()
 }
 
-fn sleep(handle: Arc<Handle>) -> ByteStream {
+fn sleep(handle: Arc<Handle>, input: tokio::io::DuplexStream) -> ByteStream {
     stream::once(async move {
         let _ = handle.status.subscribe().wait_for(Option::is_some).await;
+        drop(input);
         Ok(Bytes::new())
     })
     .boxed()

@@ -14,6 +14,7 @@
 mod commands;
 mod cycles;
 mod determinism;
+mod hostile;
 mod pages;
 mod rebinding;
 mod stall;

@@ -61,7 +61,7 @@ pub fn run<F: Future>(scenario: F) -> F::Output {
 
 /// A host's share of the network, for endpoints on it.
 #[derive(Clone)]
-struct SimNetwork {
+pub struct SimNetwork {
     net: Network,
     host: HostId,
     name: String,
@@ -69,7 +69,7 @@ struct SimNetwork {
 }
 
 impl SimNetwork {
-    fn new(net: &Network, host: HostId) -> Self {
+    pub fn new(net: &Network, host: HostId) -> Self {
         let name = net.name(host);
         Self {
             net: net.clone(),
@@ -115,7 +115,7 @@ pub struct World {
     pub net: Network,
     pub server: Server,
     pub host: HostId,
-    clock: Clock,
+    pub clock: Clock,
     proxy: Proxy,
 }
 
@@ -195,45 +195,27 @@ impl World {
 
     /// An agent on this host, on its way to join.
     pub async fn start_agent(&self, host: HostId, name: &str) -> SimAgent {
+        let config = agent::Config {
+            joining: Some(self.joining(name).await),
+            ..config(self.server.bound().agents)
+        };
+        let parts = parts(&self.net, &self.clock, host, name);
+        SimAgent::start(host, config, parts, tempfile::tempdir().unwrap())
+    }
+
+    /// What entitles a machine to join under this name.
+    pub async fn joining(&self, name: &str) -> Joining {
         let fresh = self
             .hub()
             .create_token(1, Duration::from_secs(900))
             .await
             .unwrap();
-        let data_dir = tempfile::tempdir().unwrap();
         let bound = self.server.bound();
-        let config = agent::Config {
-            data_dir: data_dir.path().into(),
-            hub: HubAddress::from(bound.agents),
-            joining: Some(Joining {
-                enrollment: HubAddress::from(bound.enrollment),
-                pin: bound.ca,
-                token: fresh.token,
-                name: Some(name.parse().unwrap()),
-            }),
-            platform: Platform::default(),
-            digest: String::new(),
-        };
-        let commands = Commands::default();
-        let seed = u64::from_le_bytes(self.net.derive_seed(name)[..8].try_into().unwrap());
-        let random = Mutex::new(Pcg64Mcg::seed_from_u64(seed));
-        let parts = agent::Parts {
-            network: Arc::new(SimNetwork::new(&self.net, host)),
-            time: Arc::new(self.clock.clone()),
-            random: Arc::new(move |bytes| random.lock().unwrap().fill_bytes(bytes)),
-            runtime: Arc::new(commands.clone()),
-            dial: Arc::new(Pages),
-        };
-        let (stop, stopping) = watch::channel(false);
-        let task = tokio::spawn(agent::run(config.clone(), parts.clone(), stopping));
-        SimAgent {
-            host,
-            commands,
-            config,
-            parts,
-            stop,
-            task,
-            data_dir,
+        Joining {
+            enrollment: HubAddress::from(bound.enrollment),
+            pin: bound.ca,
+            token: fresh.token,
+            name: Some(name.parse().unwrap()),
         }
     }
 
@@ -305,6 +287,32 @@ impl World {
     }
 }
 
+/// An agent of this hub, in a directory that [`SimAgent::start`] fills in.
+pub fn config(hub: SocketAddr) -> agent::Config {
+    agent::Config {
+        data_dir: "/nonexistent".into(),
+        hub: HubAddress::from(hub),
+        joining: None,
+        platform: Platform::default(),
+        digest: String::new(),
+    }
+}
+
+/// What an agent on this host stands on; `seed` tells its random bytes from those of others.
+pub fn parts(net: &Network, clock: &Clock, host: HostId, seed: &str) -> (agent::Parts, Commands) {
+    let commands = Commands::default();
+    let seed = u64::from_le_bytes(net.derive_seed(seed)[..8].try_into().unwrap());
+    let random = Mutex::new(Pcg64Mcg::seed_from_u64(seed));
+    let parts = agent::Parts {
+        network: Arc::new(SimNetwork::new(net, host)),
+        time: Arc::new(clock.clone()),
+        random: Arc::new(move |bytes| random.lock().unwrap().fill_bytes(bytes)),
+        runtime: Arc::new(commands.clone()),
+        dial: Arc::new(Pages),
+    };
+    (parts, commands)
+}
+
 /// An agent and the machine it runs on.
 pub struct SimAgent {
     pub host: HostId,
@@ -317,6 +325,30 @@ pub struct SimAgent {
 }
 
 impl SimAgent {
+    /// Starts an agent in this directory.
+    pub fn start(
+        host: HostId,
+        config: agent::Config,
+        (parts, commands): (agent::Parts, Commands),
+        data_dir: tempfile::TempDir,
+    ) -> Self {
+        let config = agent::Config {
+            data_dir: data_dir.path().into(),
+            ..config
+        };
+        let (stop, stopping) = watch::channel(false);
+        let task = tokio::spawn(agent::run(config.clone(), parts.clone(), stopping));
+        Self {
+            host,
+            commands,
+            config,
+            parts,
+            stop,
+            task,
+            data_dir,
+        }
+    }
+
     /// The process dies as by a power cut: nothing is said, nothing is stopped in good order.
     pub async fn kill(self) -> tempfile::TempDir {
         self.task.abort();
