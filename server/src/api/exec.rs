@@ -354,13 +354,16 @@ mod tests {
             );
         }
         let encode = |outcome: &Outcome| Ok(hub_protocol::kind::encode(outcome));
-        assert_eq!(last_word(encode(&Outcome::Exited(0))), LastWord::Exited(0));
         assert_eq!(
-            last_word(encode(&Outcome::Signaled(15))),
+            last_word("a", encode(&Outcome::Exited(0))),
+            LastWord::Exited(0)
+        );
+        assert_eq!(
+            last_word("a", encode(&Outcome::Signaled(15))),
             LastWord::Signaled(15)
         );
         assert!(matches!(
-            last_word(encode(&Outcome::Unknown)),
+            last_word("a", encode(&Outcome::Unknown)),
             LastWord::Unknown(_)
         ));
     }
