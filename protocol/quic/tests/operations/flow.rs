@@ -219,12 +219,41 @@ fn what_windows_grew_by_is_given_back() {
     run_simulated(async {
         let pair = Pair::simulated(ONE_WAY).await;
         // Each grows to 768 KiB, and 64 MiB may be lent: kept, they would be gone before long.
-        let len = 3 << 20;
+        let len = 3 << 19;
         let first = transfer(&pair, len, Duration::ZERO).await;
         for _ in 0..110 {
             let took = transfer(&pair, len, Duration::ZERO).await;
             assert!(took <= first, "{first:?}, then {took:?}");
         }
+    });
+}
+
+/// What a reader takes when its operation is gone borrows nothing: there is nobody to return it.
+#[test]
+fn a_reader_borrows_nothing_after_the_end() {
+    run_simulated(async {
+        let pair = Pair::simulated(ONE_WAY).await;
+        let len = 3 << 20;
+        let first = transfer(&pair, len, Duration::ZERO).await;
+        // Each would want to grow by some 56 KiB, where 64 MiB may be lent.
+        for _ in 0..1300 {
+            let (hub, agent) = pair.running(OperationKind::Http).await;
+            let bytes = Bytes::from(vec![7; 64 * KIB]);
+            let mut sender = agent.sender(http::RESPONSE);
+            sender.send(bytes).await.unwrap();
+            // The reset must not overtake the data.
+            tokio::time::sleep(10 * ONE_WAY).await;
+            drop(agent);
+            hub.ended().await;
+            let mut reader = hub.receiver(http::RESPONSE);
+            let mut part = vec![0; 40 * KIB];
+            reader.read_exact(&mut part).await.unwrap();
+            tokio::time::sleep(2 * ONE_WAY).await;
+            part.truncate(24 * KIB);
+            reader.read_exact(&mut part).await.unwrap();
+        }
+        let last = transfer(&pair, len, Duration::ZERO).await;
+        assert!(last <= first, "{first:?}, then {last:?}");
     });
 }
 

@@ -1,8 +1,10 @@
-//! Two honest sides, over loopback.
+//! Two honest sides, mostly over loopback.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use hub_netsim::LinkConfig;
 use hub_protocol::code::{CloseCode, ResetCode};
 use hub_protocol::frame::Channel;
 use hub_protocol::kind::{Failure, FailureCode, OperationKind, exec, http};
@@ -11,7 +13,7 @@ use hub_quic::operation::{Answer, Ended, Operation, Receiver, Sender};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
-use crate::support::{Ends, Pair, Random, open_body, read_all, run};
+use crate::support::{Ends, Pair, Random, open_body, read_all, run, run_simulated};
 
 const EXEC: OperationKind = OperationKind::Exec;
 const KIB_64: usize = 64 * 1024;
@@ -91,6 +93,30 @@ fn every_channel_carries_every_byte_and_all_at_once() {
                 agent.finish("over".into());
                 assert_eq!(hub.done().await, Ok("over".into()));
             }
+        }
+    });
+}
+
+/// Windows of full size over a link that loses and reorders: no piece is missing, and
+/// quinn does not give up the connection for the gaps.
+#[test]
+fn a_lossy_link_changes_nothing() {
+    run_simulated(async {
+        let link = LinkConfig::perfect()
+            .delay(Duration::from_millis(20))
+            .jitter(Duration::from_millis(5))
+            .loss(0.03);
+        let pair = Ends::simulated(&link).await.sessions();
+        for kind in OperationKind::ALL {
+            let (hub, agent) = pair.running(kind).await;
+            let ends = (&hub, &agent);
+            let channels = kind.channels();
+            let carried = channels
+                .iter()
+                .map(|spec| carry(ends, spec, 3 << 20, 100_000));
+            futures_util::future::join_all(carried).await;
+            agent.finish("over".into());
+            assert_eq!(hub.done().await, Ok("over".into()));
         }
     });
 }

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hub_netsim::LinkConfig;
-use hub_protocol::kind::{Failure, FailureCode, OperationKind};
+use hub_protocol::kind::{Failure, FailureCode, OperationKind, exec};
+use hub_protocol::limits::INITIAL_AGENT_STREAMS;
 use hub_quic::endpoint::Transport;
 use hub_quic::session::{OPEN_TIMEOUT, OpenError, windows};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::support::{Ends, Pair, open_body, run, run_simulated};
+use crate::raw;
+use crate::support::{Ends, Pair, open_body, read_all, run, run_simulated, settle};
 
 const EXEC: OperationKind = OperationKind::Exec;
 
@@ -59,11 +61,59 @@ fn streams_are_allowed_as_they_are_used() {
     });
 }
 
+/// What the hub has under way is no reason to let an agent open more streams than its share.
+#[test]
+fn an_agent_is_allowed_no_more_than_its_share() {
+    run_simulated(async {
+        let pair = Pair::simulated(Duration::from_millis(1)).await;
+        let mut under_way = Vec::new();
+        for _ in 0..300 {
+            under_way.push(pair.running(EXEC).await);
+        }
+        let mut streams = Vec::new();
+        for _ in 0..INITIAL_AGENT_STREAMS {
+            let mut stream = pair.ends.agent.open_bi().await.unwrap();
+            stream.0.write_all(b"\x01").await.unwrap();
+            streams.push((stream, pair.hub.accept().await.unwrap()));
+        }
+        let one_more = pair.ends.agent.open_bi();
+        assert!(timeout(Duration::from_secs(5), one_more).await.is_err());
+    });
+}
+
+/// A connection that is lost after the outcome takes nothing from it.
+#[test]
+fn an_operation_that_has_its_outcome_cannot_be_lost() {
+    run_simulated(async {
+        let ends = Ends::simulated(&LinkConfig::perfect()).await;
+        let hub = ends.hub_session();
+        let operation = hub.open(EXEC, &open_body()).await.unwrap();
+        let (mut send, _recv) = ends.agent.accept_bi().await.unwrap();
+        let answer = raw::all(&[raw::ACCEPTED, &raw::data(raw::STDOUT, b"out"), raw::DONE]);
+        send.write_all(&answer).await.unwrap();
+        assert_eq!(operation.done().await, Ok("\0\0".into()));
+        // Before it has said good-bye on the stream.
+        ends.agent.close(1_u32.into(), b"");
+        ends.hub.closed().await;
+        assert!(
+            timeout(Duration::from_secs(5), operation.ended())
+                .await
+                .is_err()
+        );
+        assert_eq!(operation.done().await, Ok("\0\0".into()));
+        assert_eq!(
+            read_all(&mut operation.receiver(exec::STDOUT)).await,
+            b"out"
+        );
+        assert_eq!(hub.operation_counts(), (1, 1));
+    });
+}
+
 /// Operations that end in every way there is leave nothing behind.
 #[test]
 fn every_operation_that_was_opened_is_closed() {
-    run(async {
-        let pair = Pair::loopback().await;
+    run_simulated(async {
+        let pair = Pair::simulated(Duration::from_millis(1)).await;
         let failure = Failure {
             code: FailureCode::BUSY,
             message: "busy".into(),
@@ -95,9 +145,7 @@ fn every_operation_that_was_opened_is_closed() {
             }
         }
         // The last of them may still be saying good-bye.
-        while pair.hub.operations() + pair.agent.operations() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        settle().await;
         assert_eq!(pair.hub.operation_counts(), (1000, 1000));
         assert_eq!(pair.agent.operation_counts(), (1000, 1000));
     });
