@@ -27,6 +27,9 @@ use tokio::sync::{mpsc, watch};
 
 pub use listen::{SessionConfig, serve};
 
+use crate::clock::Clock;
+use crate::store::Store;
+
 /// A node's session as the hub sees it.
 #[derive(Debug, Clone)]
 pub struct Connected {
@@ -203,4 +206,13 @@ impl Sessions {
     fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
+}
+
+/// What a session needs of the hub.
+#[derive(Debug, Clone)]
+struct Context {
+    store: Store,
+    clock: Clock,
+    sessions: Sessions,
+    config: Arc<SessionConfig>,
 }

@@ -8,6 +8,7 @@
     unreachable_pub
 )]
 
+mod browser;
 mod kills;
 mod netns;
 mod processes;

@@ -12,7 +12,7 @@ use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, c
 use hub_quic::tls::PeerIdentity;
 use quinn::Connection;
 
-use super::listen::Context;
+use super::Context;
 use crate::store::StoreError;
 
 /// A Hello that was taken.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 use tracing::Instrument as _;
 
-use super::{Connected, Sessions, admission};
+use super::{Connected, Context, Sessions, admission};
 use crate::clock::Clock;
 use crate::store::Store;
 
@@ -44,15 +44,6 @@ impl Default for SessionConfig {
             sightings: Duration::from_secs(30),
         }
     }
-}
-
-/// What a session needs of the hub.
-#[derive(Debug, Clone)]
-pub(super) struct Context {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) sessions: Sessions,
-    pub(super) config: Arc<SessionConfig>,
 }
 
 /// Accepts agents until the endpoint is closed.
