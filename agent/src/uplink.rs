@@ -164,19 +164,23 @@ impl Uplink {
             () = is_set(&mut stop) => return Ok(()),
             answer = timeout(WELCOME_TIMEOUT, receiver.receive()) => answer,
         };
-        let welcome = match answer.map_err(|_| SessionError::NoWelcome)?? {
-            Control::Welcome(welcome) => *welcome,
-            Control::Refused(refused) => {
-                connection.close(VarInt::from_u32(CloseCode::DONE.0), b"refused");
+        let close = |code: CloseCode, reason: &[u8]| {
+            connection.close(VarInt::from_u32(code.0), reason);
+        };
+        let welcome = match answer.map_err(|_| SessionError::NoWelcome)? {
+            Ok(Control::Welcome(welcome)) => *welcome,
+            Ok(Control::Refused(refused)) => {
+                close(CloseCode::DONE, b"refused");
                 return Err(SessionError::Refused(refused));
             }
-            other => {
-                connection.close(
-                    VarInt::from_u32(CloseCode::PROTOCOL_VIOLATED.0),
-                    b"Welcome expected",
-                );
+            Ok(other) => {
+                close(CloseCode::PROTOCOL_VIOLATED, b"Welcome expected");
                 let what = format!("Welcome was expected, not {other:?}");
                 return Err(ControlError::Malformed(what).into());
+            }
+            Err(error) => {
+                close(CloseCode::PROTOCOL_VIOLATED, b"Welcome expected");
+                return Err(error.into());
             }
         };
         *generation = Some(welcome.generation);

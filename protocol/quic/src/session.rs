@@ -202,7 +202,6 @@ impl Session {
     pub async fn accept(&self) -> Result<Incoming, SessionEnded> {
         let stream = self.inner.connection.accept_bi().await;
         let stream = stream.map_err(|error| SessionEnded(error.to_string()))?;
-        self.allow_more();
         Ok(Incoming {
             session: self.clone(),
             stream,
@@ -234,6 +233,9 @@ impl Session {
 
     pub(crate) fn operation_opened(&self) {
         self.inner.opened.fetch_add(1, Ordering::Relaxed);
+        // Not when a stream is accepted: a burst of them is, before the first is an operation, and
+        // where none is free no other would come.
+        self.allow_more();
     }
 
     /// An operation is over, and what its windows grew by is free again.
@@ -318,23 +320,11 @@ impl Incoming {
             match tokio::time::timeout(OPEN_FRAME_TIMEOUT, self.read_open(&mut decoder)).await {
                 Ok(Some(Ok(open))) => open,
                 Ok(Some(Err(violation))) => {
-                    let _ = self
-                        .stream
-                        .0
-                        .reset(VarInt::from_u32(ResetCode::PROTOCOL_VIOLATED.0));
-                    let _ = self
-                        .stream
-                        .1
-                        .stop(VarInt::from_u32(ResetCode::PROTOCOL_VIOLATED.0));
-                    self.session.violated("unopened", &violation, "-");
+                    self.violated(&violation);
                     return None;
                 }
                 Ok(None) | Err(_) => {
-                    let _ = self
-                        .stream
-                        .0
-                        .reset(VarInt::from_u32(ResetCode::CANCELLED.0));
-                    let _ = self.stream.1.stop(VarInt::from_u32(ResetCode::CANCELLED.0));
+                    self.reset(ResetCode::CANCELLED);
                     return None;
                 }
             };
@@ -345,6 +335,23 @@ impl Incoming {
         let role = self.session.inner.role;
         let operation = Operation::start(self.session, role, kind, None, decoder, self.stream);
         Some((operation, open))
+    }
+
+    /// Hub: turns the stream away. An agent has no operations to open, so each is a violation.
+    pub fn refuse(mut self) {
+        let span = self.session.span().clone();
+        span.in_scope(|| self.violated(&Violation::Misplaced("Open")));
+    }
+
+    fn violated(&mut self, violation: &Violation) {
+        self.reset(violation.code());
+        self.session.violated("unopened", violation, "-");
+    }
+
+    fn reset(&mut self, code: ResetCode) {
+        // An error says that it is closed already.
+        let _ = self.stream.0.reset(VarInt::from_u32(code.0));
+        let _ = self.stream.1.stop(VarInt::from_u32(code.0));
     }
 
     /// `None` if the peer gave the stream up.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hub_protocol::code::CloseCode;
 use hub_protocol::session::Control;
 use hub_quic::endpoint::{self, Handshakes};
-use hub_quic::session::{ControlReceiver, ControlSender};
+use hub_quic::session::{ControlReceiver, ControlSender, Session};
 use hub_quic::tls;
 use quinn::{Connecting, Connection, Endpoint, VarInt};
 use tokio::sync::mpsc;
@@ -203,7 +203,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
     tracing::info!(%name, epoch = epoch.0, remote = %connection.remote_address(), "connected");
     let reason = talk(
         &context,
-        &connection,
+        &admitted.session,
         identity.node_id,
         epoch,
         sender,
@@ -229,7 +229,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
 /// Keeps the control stream going until the session ends; gives why it did.
 async fn talk(
     context: &Context,
-    connection: &Connection,
+    session: &Session,
     node: hub_protocol::NodeId,
     epoch: hub_protocol::Epoch,
     mut sender: ControlSender,
@@ -239,7 +239,7 @@ async fn talk(
     loop {
         tokio::select! {
             biased;
-            error = connection.closed() => return error.to_string(),
+            error = session.connection().closed() => return error.to_string(),
             control = receiver.receive() => match control {
                 Ok(Control::Heartbeat { .. }) => {
                     context.sessions.heard(node, epoch, context.clock.now());
@@ -252,13 +252,17 @@ async fn talk(
                 Ok(Control::Unknown { tag }) => tracing::debug!(tag, "passed over"),
                 Ok(other) => {
                     tracing::warn!(?other, "has no place on the control stream");
-                    connection.close(VarInt::from_u32(CloseCode::PROTOCOL_VIOLATED.0), b"control");
+                    session.close(CloseCode::PROTOCOL_VIOLATED, "control");
                     return "it broke the protocol on the control stream".into();
                 }
                 Err(error) => {
-                    connection.close(VarInt::from_u32(CloseCode::PROTOCOL_VIOLATED.0), b"control");
+                    session.close(CloseCode::PROTOCOL_VIOLATED, "control");
                     return error.to_string();
                 }
+            },
+            stream = session.accept() => match stream {
+                Ok(stream) => stream.refuse(),
+                Err(ended) => return ended.to_string(),
             },
             Some(control) = queue.recv() => {
                 if let Err(error) = sender.send(&control).await {
