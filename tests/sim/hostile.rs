@@ -6,6 +6,8 @@
 //! honest side says of it.
 
 mod agent;
+mod control;
+mod demands;
 mod hub;
 mod log;
 mod raw;
