@@ -66,6 +66,12 @@ pub enum AskError {
         /// When it was last heard of.
         last_seen: Option<Timestamp>,
     },
+    /// The node was revoked.
+    #[error("node {node} was revoked: nothing runs on it any more")]
+    Revoked {
+        /// Its name.
+        node: NodeName,
+    },
     /// All the operations that the node allows are under way.
     #[error("node {node} is busy: all the operations it allows are under way; try again later")]
     Busy {
@@ -104,7 +110,7 @@ impl AskError {
     /// Whether the same request may succeed later without anybody changing anything.
     pub fn retry_helps(&self) -> bool {
         match self {
-            Self::NoSuchNode { .. } => false,
+            Self::NoSuchNode { .. } | Self::Revoked { .. } => false,
             Self::Failed { failure, .. } => failure.retry,
             Self::Away { .. } | Self::Busy { .. } | Self::Unknown { .. } | Self::Ledger(_) => true,
         }
@@ -270,8 +276,12 @@ impl Hub {
             }
             Err(error) => return Outcome::NotStarted(AskError::Ledger(error.to_string())),
         };
+        let session = self.inner.sessions.of(&found);
         let node = found.name;
-        let Some(session) = self.inner.sessions.get(&found.id) else {
+        if found.revoked.is_some() {
+            return Outcome::NotStarted(AskError::Revoked { node });
+        }
+        let Some(session) = session else {
             let last_seen = found.last_seen;
             return Outcome::NotStarted(AskError::Away { node, last_seen });
         };

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hub_ledger::Timestamp;
+use hub_ledger::{Node, Timestamp};
 use hub_protocol::code::CloseCode;
 use hub_protocol::session::{Control, Hello, Targets};
 use hub_protocol::{Epoch, NodeId};
@@ -88,6 +88,16 @@ impl Sessions {
             .nodes
             .get(node)
             .map(|connected| connected.session.clone())
+    }
+
+    /// The session of a node that the ledger has just told us of. One that was revoked has none,
+    /// whoever wrote that into the ledger: a session that still stands is closed.
+    pub(crate) fn of(&self, node: &Node) -> Option<Session> {
+        if node.revoked.is_some() {
+            self.close(&node.id, CloseCode::REVOKED, "this node was revoked");
+            return None;
+        }
+        self.get(&node.id)
     }
 
     /// All there is to know of a node's session, if it has one.

@@ -6,8 +6,10 @@
 //! honest side says of it.
 
 mod agent;
+mod certificates;
 mod control;
 mod demands;
 mod hub;
 mod log;
 mod raw;
+mod replaced;

@@ -114,7 +114,6 @@ impl endpoint::Network for SimNetwork {
 pub struct World {
     pub net: Network,
     pub server: Server,
-    pub host: HostId,
     pub clock: Clock,
     proxy: Proxy,
 }
@@ -167,7 +166,6 @@ impl World {
         Self {
             net,
             server,
-            host,
             clock,
             proxy,
         }

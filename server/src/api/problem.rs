@@ -183,6 +183,7 @@ impl From<AskError> for Problem {
         let (kind, node) = match error {
             AskError::NoSuchNode { node } => (Kind::NoSuchNode, Some(node)),
             AskError::Away { node, .. } => (Kind::NodeAway, Some(node.to_string())),
+            AskError::Revoked { node } => (Kind::NodeRevoked, Some(node.to_string())),
             AskError::Busy { node } => (Kind::NodeBusy, Some(node.to_string())),
             AskError::Failed { node, failure } => (failed(failure.code), Some(node.to_string())),
             AskError::Unknown { node, .. } => (Kind::OutcomeUnknown, Some(node.to_string())),
@@ -307,6 +308,7 @@ mod tests {
                 503,
                 true,
             ),
+            (AskError::Revoked { node: node() }, 409, false),
             (AskError::Busy { node: node() }, 503, true),
             (failed(FailureCode::NO_SUCH_CONTAINER, false), 404, false),
             (failed(FailureCode::NOT_RUNNING, true), 409, true),

@@ -95,7 +95,7 @@ impl Routes for LedgerRoutes {
             // Exposures go with their node; one without is as good as none.
             let node = self.store.node(exposure.node).await?;
             let node = node.ok_or(RouteError::Unknown)?;
-            let session = self.sessions.get(&node.id);
+            let session = self.sessions.of(&node);
             let session = session.ok_or_else(|| RouteError::Away {
                 node: node.name.clone(),
             })?;

@@ -100,7 +100,8 @@ pub async fn greet(connection: &Connection, hello: &str) -> (SendStream, Reader,
 pub struct Hostile {
     pub connection: Connection,
     pub control: SendStream,
-    pub reader: Reader,
+    /// Keeps the hub from being told that nobody listens.
+    pub _reader: Reader,
 }
 
 impl Hostile {
@@ -114,7 +115,7 @@ impl Hostile {
         Self {
             connection,
             control,
-            reader,
+            _reader: reader,
         }
     }
 
@@ -200,7 +201,7 @@ pub async fn works((operation, send, reader): (Operation, SendStream, Reader), s
 }
 
 fn breaches() -> Vec<Breach> {
-    let full = data(STDOUT, &[0; INITIAL as usize]);
+    let full = data(STDOUT, &vec![0; INITIAL as usize]);
     let rule = |kind| (kind, "-", PROTOCOL);
     let on = |kind, channel| (kind, channel, PROTOCOL);
     let unaccepted = |breach| Breach {
@@ -282,7 +283,11 @@ fn breaches() -> Vec<Breach> {
             rule("misplaced"),
             &[&data(STDOUT, b"x")],
         )),
-        unaccepted(breach("garbage for an answer", rule("malformed"), &[&[0xa5; 64]])),
+        unaccepted(breach(
+            "garbage for an answer",
+            rule("malformed"),
+            &[&[0xa5; 64]],
+        )),
         unaccepted(fin(breach("no answer at all", rule("early_fin"), &[]))),
     ]
 }
@@ -317,7 +322,11 @@ async fn commit_one(breach: Breach) {
     // The session is as good as before.
     works(agent.accept(&world).await, 4).await;
     assert_eq!(world.hub().sessions().violations(), 1);
-    let session = world.hub().sessions().get(&node.identity.node_id()).unwrap();
+    let session = world
+        .hub()
+        .sessions()
+        .get(&node.identity.node_id())
+        .unwrap();
     assert_eq!(session.violations(), BTreeMap::from([(breach.kind, 1)]));
     let line = Line {
         node: "mallory".into(),
@@ -354,7 +363,12 @@ fn an_agent_that_keeps_breaking_the_rules_loses_the_session() {
         assert_eq!(close_code(&agent.connection).await, 4);
         assert!(matches!(neighbour.ended().await, Ended::Lost(_)));
         let mut changes = world.hub().sessions().changes();
-        while world.hub().sessions().get(&node.identity.node_id()).is_some() {
+        while world
+            .hub()
+            .sessions()
+            .get(&node.identity.node_id())
+            .is_some()
+        {
             changes.changed().await.unwrap();
         }
         // The session is gone; what it did is not forgotten.

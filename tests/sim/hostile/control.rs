@@ -18,8 +18,14 @@ const OURS: &str = "07070707070707070707070707070707";
 fn nonsense() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("garbage", vec![0xa5; 5000]),
-        ("a length of 1 GiB", [&b"\x01"[..], &varint(1 << 30)].concat()),
-        ("a length of all there is", [&b"\x10"[..], &varint(MOST)].concat()),
+        (
+            "a length of 1 GiB",
+            [&b"\x01"[..], &varint(1 << 30)].concat(),
+        ),
+        (
+            "a length of all there is",
+            [&b"\x10"[..], &varint(MOST)].concat(),
+        ),
         ("text that is no JSON", frame(HELLO, b"hello?")),
         ("JSON that is no Hello", frame(HELLO, b"{}")),
         ("a malformed heartbeat", frame(HEARTBEAT, b"\xff")),
@@ -140,7 +146,7 @@ fn limits_that_make_no_sense_are_clipped() {
         let agent = Hostile {
             connection,
             control,
-            reader,
+            _reader: reader,
         };
         let (operation, _send, mut reader) = agent.accept(&world).await;
         // Nothing is taken: the hub sends as much as it would send any agent at most.
@@ -176,7 +182,12 @@ fn an_agent_that_opens_operations_is_turned_away_stream_by_stream() {
             (send, Reader::new(recv))
         };
         let neighbour = agent.accept(&world).await;
-        let wires = [OPEN_CAT, &[0xa5; 5000], &frame(HELLO, hello(2).as_bytes()), b"\x01"];
+        let wires = [
+            OPEN_CAT,
+            &[0xa5; 5000],
+            &frame(HELLO, hello(2).as_bytes()),
+            b"\x01",
+        ];
         for wire in wires {
             let (send, mut reader) = open(wire).await;
             assert_eq!(reader.reset_code().await, PROTOCOL);
@@ -195,7 +206,7 @@ fn an_agent_that_opens_operations_is_turned_away_stream_by_stream() {
         // All at once: the streams that it may have beside the control stream.
         let mut held = Vec::new();
         for _ in 0..12 {
-            held.push(open(&[OPEN_CAT, &data(STDIN, &[0; 60_000])].concat()).await);
+            held.push(open(&[OPEN_CAT, &data(STDIN, &vec![0; 60_000])].concat()).await);
         }
         assert_eq!(close_code(&agent.connection).await, 4);
         is_away(&world, "mallory").await;
@@ -264,7 +275,11 @@ fn an_agent_beats_once_a_second_at_most() {
         let hub = HostileHub::new(48).await;
         let mut greeted = hub.greeted().await;
         let welcome = hub::welcome().replace("10000", "0");
-        greeted.control.write_all(&frame(WELCOME, welcome.as_bytes())).await.unwrap();
+        greeted
+            .control
+            .write_all(&frame(WELCOME, welcome.as_bytes()))
+            .await
+            .unwrap();
         let started = Instant::now();
         for _ in 0..20 {
             assert_eq!(greeted.reader.expect().await.0, u64::from(HEARTBEAT));

@@ -57,7 +57,12 @@ impl Authority {
         drop(store);
         let host = self.net.host("node", "198.51.100.1");
         let parts = parts(&self.net, &self.clock, host, "node");
-        SimAgent::start(host, config(SocketAddr::new(HUB.parse().unwrap(), 7443)), parts, directory)
+        SimAgent::start(
+            host,
+            config(SocketAddr::new(HUB.parse().unwrap(), 7443)),
+            parts,
+            directory,
+        )
     }
 
     fn identity(&self) -> Identity {
@@ -65,7 +70,10 @@ impl Authority {
         let request = key.certificate_request().unwrap();
         let serial = Serial::from_random([3; 16]);
         let now = self.clock.now();
-        let issued = self.ca.sign_node(&request, NODE, serial, now, NODE_VALIDITY).unwrap();
+        let issued = self
+            .ca
+            .sign_node(&request, NODE, serial, now, NODE_VALIDITY)
+            .unwrap();
         let joined = Joined {
             node_id: NODE,
             name: "victim".parse().unwrap(),
@@ -95,10 +103,14 @@ impl Authority {
 
 /// A fresh CA, as every hub makes one.
 pub async fn ca(clock: &Clock) -> Ca {
-    let store = Store::in_memory(Execution::Inline, DEPLOYMENT).await.unwrap();
+    let store = Store::in_memory(Execution::Inline, DEPLOYMENT)
+        .await
+        .unwrap();
     let secret = HubSecret::from_bytes([9; 32]);
     let options = CaOptions::default();
-    Ca::load_or_create(&store, &secret, &options, clock.now()).await.unwrap()
+    Ca::load_or_create(&store, &secret, &options, clock.now())
+        .await
+        .unwrap()
 }
 
 /// A hub that the agent takes for its own.
@@ -170,7 +182,10 @@ impl Greeted {
     /// An operation that the agent has accepted.
     pub async fn accepted(&self, open: &[u8]) -> (SendStream, Reader) {
         let (send, mut reader) = self.open(open).await;
-        assert_eq!(reader.expect().await, (u64::from(ACCEPTED[0]), Bytes::new()));
+        assert_eq!(
+            reader.expect().await,
+            (u64::from(ACCEPTED[0]), Bytes::new())
+        );
         (send, reader)
     }
 }
@@ -185,7 +200,9 @@ pub async fn works((mut send, mut reader): (SendStream, Reader), seed: u64) {
         let now = rest.len().min(allowed).min(65_536);
         if now > 0 {
             allowed -= now;
-            send.write_all(&data(STDIN, &rest.split_to(now))).await.unwrap();
+            send.write_all(&data(STDIN, &rest.split_to(now)))
+                .await
+                .unwrap();
             if rest.is_empty() {
                 send.write_all(&end(STDIN)).await.unwrap();
             }
@@ -216,7 +233,7 @@ pub async fn works((mut send, mut reader): (SendStream, Reader), seed: u64) {
 }
 
 fn breaches() -> Vec<Breach> {
-    let full = data(STDIN, &[0; INITIAL as usize]);
+    let full = data(STDIN, &vec![0; INITIAL as usize]);
     let rule = |kind| (kind, "-", PROTOCOL);
     let on = |kind, channel| (kind, channel, PROTOCOL);
     vec![
@@ -269,7 +286,11 @@ fn breaches() -> Vec<Breach> {
             rule("malformed"),
             &[&frame(2, b"\x01\xc0\x01")],
         ),
-        breach("data without a channel", rule("malformed"), &[&frame(1, b"")]),
+        breach(
+            "data without a channel",
+            rule("malformed"),
+            &[&frame(1, b"")],
+        ),
         breach("garbage", rule("malformed"), &[&[0xa5; 5000]]),
         breach("credit for nothing", rule("idle"), &[&credit(STDOUT, 0)]),
         Breach {

@@ -153,13 +153,11 @@ impl Reader {
             if let Some(frame) = self.take() {
                 return Ok(Some(frame));
             }
-            match self.recv.read_chunk(65_536, true).await? {
-                Some(chunk) => self.buffer.extend(&chunk.bytes),
-                None => {
-                    assert!(self.buffer.is_empty(), "the stream ended inside a frame");
-                    return Ok(None);
-                }
-            }
+            let Some(chunk) = self.recv.read_chunk(65_536, true).await? else {
+                assert!(self.buffer.is_empty(), "the stream ended inside a frame");
+                return Ok(None);
+            };
+            self.buffer.extend(&chunk.bytes);
         }
     }
 
