@@ -3,7 +3,7 @@
 //!
 //! [`world`] builds it, [`peers`] are browsers and targets that speak HTTP byte by byte.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod bodies;
 mod broken;

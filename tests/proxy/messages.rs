@@ -15,7 +15,10 @@ async fn seen(answer: &'static str) -> (World, Arc<Mutex<Vec<crate::peers::Head>
         let heads = heads.clone();
         async move {
             while let Some(mut head) = read_head(&mut stream).await {
-                let length = head.all("content-length").first().map(|n| n.parse().unwrap());
+                let length = head
+                    .all("content-length")
+                    .first()
+                    .map(|n| n.parse().unwrap());
                 read_to(&mut stream, &mut head.rest, length.unwrap_or(0)).await;
                 heads.lock().unwrap().push(head);
                 stream.write_all(answer.as_bytes()).await.unwrap();
@@ -73,7 +76,10 @@ fn a_request_by_name_keeps_path_and_host() {
             assert_eq!((head.status(), &body[..]), (200, ""));
         }
         let seen = seen.lock().unwrap();
-        let lines: Vec<_> = seen.iter().map(|head| (head.first(), head.all("host")[0])).collect();
+        let lines: Vec<_> = seen
+            .iter()
+            .map(|head| (head.first(), head.all("host")[0]))
+            .collect();
         assert_eq!(
             lines,
             [
@@ -141,7 +147,10 @@ fn an_empty_body_is_said_to_be_empty() {
             ("DELETE", "Content-Length: 3\r\n", &["3"]),
         ] {
             let body = if line.contains('3') { "abc" } else { "" };
-            let head = format!("{method} {}/ HTTP/1.1\r\nHost: hub\r\n{line}\r\n", world.prefix());
+            let head = format!(
+                "{method} {}/ HTTP/1.1\r\nHost: hub\r\n{line}\r\n",
+                world.prefix()
+            );
             fetch(&mut browser, &(head + body)).await;
             let seen = seen.lock().unwrap();
             let last = seen.last().unwrap();
@@ -157,12 +166,28 @@ fn an_empty_body_is_said_to_be_empty() {
 fn answers_without_a_body() {
     run(async {
         for (method, answer, length) in [
-            ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n", &["12"][..]),
-            ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &[]),
-            ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 12\r\nETag: x\r\n\r\n", &["12"]),
+            (
+                "HEAD",
+                "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n",
+                &["12"][..],
+            ),
+            (
+                "HEAD",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+                &[],
+            ),
+            (
+                "GET",
+                "HTTP/1.1 304 Not Modified\r\nContent-Length: 12\r\nETag: x\r\n\r\n",
+                &["12"],
+            ),
             ("GET", "HTTP/1.1 304 Not Modified\r\n\r\n", &[]),
             ("DELETE", "HTTP/1.1 204 No Content\r\n\r\n", &[]),
-            ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &["0"]),
+            (
+                "GET",
+                "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+                &["0"],
+            ),
         ] {
             let target = Target::answering(answer).await;
             let world = World::real(target.port).await;
@@ -192,7 +217,11 @@ fn an_old_browser_reads_to_the_end() {
         .await;
         let world = World::real(target.port).await;
         let mut browser = world.browser().await;
-        let head = ask(&mut browser, &format!("GET {}/ HTTP/1.0\r\n\r\n", world.prefix())).await;
+        let head = ask(
+            &mut browser,
+            &format!("GET {}/ HTTP/1.0\r\n\r\n", world.prefix()),
+        )
+        .await;
         assert!(head.all("transfer-encoding").is_empty());
         let mut body = head.rest;
         browser.read_to_end(&mut body).await.unwrap();
@@ -206,7 +235,10 @@ fn an_old_target_ends_with_its_connection() {
     run(async {
         let target = Target::start(|mut stream, _| async move {
             read_head(&mut stream).await.unwrap();
-            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nall of it").await.unwrap();
+            stream
+                .write_all(b"HTTP/1.0 200 OK\r\n\r\nall of it")
+                .await
+                .unwrap();
         })
         .await;
         let world = World::real(target.port).await;
@@ -225,12 +257,18 @@ fn pipelined_requests_are_answered_in_order() {
     run(async {
         let (world, seen) = seen("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await;
         let mut browser = world.browser().await;
-        let requests: String = (0..5)
+        let requests: Vec<_> = (0..5)
             .map(|n| format!("GET {}/{n} HTTP/1.1\r\nHost: hub\r\n\r\n", world.prefix()))
             .collect();
+        let requests = requests.concat();
         browser.write_all(requests.as_bytes()).await.unwrap();
         let mut all = Vec::new();
-        while all.windows(6).filter(|window| window == b"\r\n\r\nhi").count() < 5 {
+        while all
+            .windows(6)
+            .filter(|window| window == b"\r\n\r\nhi")
+            .count()
+            < 5
+        {
             assert!(browser.read_buf(&mut all).await.unwrap() > 0);
         }
         let seen = seen.lock().unwrap();

@@ -18,7 +18,11 @@ pub struct Head {
 impl Head {
     /// The values of a header.
     pub fn all(&self, name: &str) -> Vec<&str> {
-        let lines = self.lines.iter().skip(1).filter_map(|line| line.split_once(": "));
+        let lines = self
+            .lines
+            .iter()
+            .skip(1)
+            .filter_map(|line| line.split_once(": "));
         lines
             .filter(|(other, _)| other.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)

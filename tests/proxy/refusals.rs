@@ -21,11 +21,20 @@ fn unknown_tokens_names_and_places() {
         let mut browser = world.browser().await;
         let other = "A".repeat(43);
         for (request, reason) in [
-            (get(&format!("/v1/data/{other}/")), "no exposure has this token"),
+            (
+                get(&format!("/v1/data/{other}/")),
+                "no exposure has this token",
+            ),
             (get("/v1/data/short/"), "no exposure has this token"),
             (get("/"), "nothing is here"),
-            ("GET / HTTP/1.1\r\nHost: no.hub.test\r\n\r\n".into(), "no exposure has this name"),
-            ("GET / HTTP/1.1\r\nHost: a.b.hub.test\r\n\r\n".into(), "no exposure has this name"),
+            (
+                "GET / HTTP/1.1\r\nHost: no.hub.test\r\n\r\n".into(),
+                "no exposure has this name",
+            ),
+            (
+                "GET / HTTP/1.1\r\nHost: a.b.hub.test\r\n\r\n".into(),
+                "no exposure has this name",
+            ),
         ] {
             let (head, body) = fetch(&mut browser, &request).await;
             assert_eq!(head.status(), 404, "{request}");
@@ -58,7 +67,10 @@ fn nodes_that_are_away() {
         *world.routes.to.lock().unwrap() = Err(RouteError::Away { node });
         let (head, body) = fetch(&mut browser, &get(&format!("{}/", world.prefix()))).await;
         assert_eq!((head.status(), head.all("retry-after")), (503, vec!["5"]));
-        assert!(body.contains("node far is away") && body.contains(CHAIN_AGENT), "{body}");
+        assert!(
+            body.contains("node far is away") && body.contains(CHAIN_AGENT),
+            "{body}"
+        );
 
         *world.routes.to.lock().unwrap() = Err(RouteError::Ledger("secret".into()));
         let (head, body) = fetch(&mut browser, &get(&format!("{}/", world.prefix()))).await;
@@ -73,7 +85,9 @@ fn a_session_that_is_gone() {
     run(async {
         let world = World::real(closed_port().await).await;
         let mut browser = world.browser().await;
-        world.agent.close(hub_protocol::code::CloseCode::DONE, "gone");
+        world
+            .agent
+            .close(hub_protocol::code::CloseCode::DONE, "gone");
         world.hub.connection().closed().await;
         let (head, body) = fetch(&mut browser, &get(&format!("{}/", world.prefix()))).await;
         assert_eq!((head.status(), head.all("retry-after")), (503, vec!["5"]));
@@ -119,7 +133,10 @@ fn a_port_that_is_not_exposed() {
         let mut browser = world.browser().await;
         let (head, body) = fetch(&mut browser, &get(&format!("{}/", world.prefix()))).await;
         assert_eq!(head.status(), 502);
-        assert!(body.contains("does not hold port") && body.contains(CHAIN_TARGET), "{body}");
+        assert!(
+            body.contains("does not hold port") && body.contains(CHAIN_TARGET),
+            "{body}"
+        );
         assert_eq!(target.connections(), 0);
     });
 }
@@ -152,10 +169,17 @@ fn a_request_ahead_of_its_exposure() {
 #[test]
 fn targets_that_answer_no_http() {
     run(async {
-        for answer in ["SSH-2.0-x\r\n\r\n", "", "HTTP/1.1 2", "HTTP/1.1 101 Up\r\nUpgrade: x\r\n\r\n"] {
+        for answer in [
+            "SSH-2.0-x\r\n\r\n",
+            "",
+            "HTTP/1.1 2",
+            "HTTP/1.1 101 Up\r\nUpgrade: x\r\n\r\n",
+        ] {
             let target = Target::start(move |mut stream, _| async move {
                 read_head(&mut stream).await.unwrap();
-                tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
+                tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes())
+                    .await
+                    .unwrap();
             })
             .await;
             let world = World::real(target.port).await;
@@ -205,12 +229,33 @@ fn requests_that_are_wrong_in_themselves() {
         let host = "h".repeat(300);
         for (request, status) in [
             (format!("GET {prefix}/ HTTP/1.1\r\n\r\n"), 400),
-            (format!("GET {prefix}/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400),
-            (format!("GET {prefix}/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400),
-            (format!("GET {prefix}/ HTTP/1.1\r\nHost: a\r\nX: {much}\r\n\r\n"), 431),
-            (format!("GET {prefix}/ HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: \r\n".repeat(300)), 431),
-            ("CONNECT elsewhere:80 HTTP/1.1\r\nHost: elsewhere:80\r\n\r\n".into(), 405),
-            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n".into(), 400),
+            (
+                format!("GET {prefix}/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+                400,
+            ),
+            (
+                format!("GET {prefix}/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+                400,
+            ),
+            (
+                format!("GET {prefix}/ HTTP/1.1\r\nHost: a\r\nX: {much}\r\n\r\n"),
+                431,
+            ),
+            (
+                format!(
+                    "GET {prefix}/ HTTP/1.1\r\nHost: a\r\n{}\r\n",
+                    "X: \r\n".repeat(300)
+                ),
+                431,
+            ),
+            (
+                "CONNECT elsewhere:80 HTTP/1.1\r\nHost: elsewhere:80\r\n\r\n".into(),
+                405,
+            ),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n".into(),
+                400,
+            ),
             ("\u{1}\r\n\r\n".into(), 400),
         ] {
             let mut browser = world.browser_in_memory();
@@ -220,7 +265,12 @@ fn requests_that_are_wrong_in_themselves() {
                 _ = tokio::io::AsyncWriteExt::write_all(&mut write, request.as_bytes()).await;
             };
             let (head, ()) = tokio::join!(read_head(&mut read), write);
-            assert_eq!(head.unwrap().status(), status, "{}", &request[..40.min(request.len())]);
+            assert_eq!(
+                head.unwrap().status(),
+                status,
+                "{}",
+                &request[..40.min(request.len())]
+            );
         }
         assert_eq!(world.hub.operation_counts().0, 0);
     });
@@ -233,7 +283,9 @@ fn a_browser_that_says_nothing() {
         let world = World::simulated(std::sync::Arc::new(InMemory(|_| Ok(())))).await;
         let began = tokio::time::Instant::now();
         let mut browser = world.browser_in_memory();
-        tokio::io::AsyncWriteExt::write_all(&mut browser, b"GET / HT").await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut browser, b"GET / HT")
+            .await
+            .unwrap();
         assert!(read_head(&mut browser).await.is_none());
         assert_eq!(began.elapsed().as_secs(), 10);
     });
@@ -258,7 +310,9 @@ fn expectations_are_answered_once_the_target_is_there() {
             assert!(head.all("expect").is_empty());
             crate::peers::read_to(&mut stream, &mut head.rest, 2).await;
             let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-            tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer)
+                .await
+                .unwrap();
         })
         .await;
         let world = World::real(target.port).await;

@@ -106,7 +106,10 @@ impl World {
         let net = hub_netsim::Network::new(1);
         let [hub, agent] =
             [("hub", "203.0.113.1"), ("agent", "203.0.113.2")].map(|(name, ip)| net.host(name, ip));
-        net.set_links(agent, &LinkConfig::perfect().delay(Duration::from_millis(20)));
+        net.set_links(
+            agent,
+            &LinkConfig::perfect().delay(Duration::from_millis(20)),
+        );
         let networks = [hub, agent].map(|host| Simulated {
             net: net.clone(),
             host,
@@ -204,7 +207,8 @@ impl World {
         }
     }
 
-    /// Waits until no operation is under way at either end.
+    /// Waits until no operation is under way at either end. Not for simulated time, which stands
+    /// still meanwhile.
     pub async fn idle(&self) {
         while self.hub.operations() + self.agent.operations() > 0 {
             tokio::task::yield_now().await;

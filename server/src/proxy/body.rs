@@ -19,6 +19,8 @@ pub(super) enum BodyBroke {
     Ended(#[from] Ended),
     #[error("the target broke off: {0}")]
     Target(String),
+    #[error("it is shorter than its head announced")]
+    Short,
     #[error("the agent broke the rules of carried HTTP")]
     Nonsense,
     #[error(transparent)]
@@ -46,6 +48,7 @@ impl ProxyBody {
             exchange,
             left,
             stage: Stage::Data,
+            broke: None,
         })))
     }
 }
@@ -86,6 +89,7 @@ enum Stage {
     Ended,
     /// Nothing is missing.
     Whole,
+    /// It broke: what came before is to be flushed, then the browser's connection breaks, too.
     Broke,
 }
 
@@ -96,18 +100,27 @@ struct Relay {
     exchange: Exchange,
     left: Option<u64>,
     stage: Stage,
+    broke: Option<BodyBroke>,
 }
 
 impl Relay {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBroke>>> {
+        if let Some(error) = self.broke.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let polled = self.poll_next(cx);
-        if let Poll::Ready(Some(Err(error))) = &polled {
-            self.stage = Stage::Broke;
+        if let Poll::Ready(Some(Err(error))) = polled {
             tracing::debug!(
                 node = %self.exchange.node,
                 port = self.exchange.port,
                 "a response is broken off: {error}"
             );
+            self.stage = Stage::Broke;
+            self.broke = Some(error);
+            // hyper flushes when a body has nothing for now, and throws away what it holds when
+            // one breaks: the browser is to have all that the target sent.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         polled
     }
@@ -141,6 +154,9 @@ impl Relay {
                     }
                     None => return Poll::Ready(Some(Err(BodyBroke::Nonsense))),
                 }
+            }
+            if self.left.is_some_and(|left| left > 0) {
+                return Poll::Ready(Some(Err(BodyBroke::Short)));
             }
             self.stage = Stage::Whole;
             // Trailers went ahead of the channel's end: they are here by now or never come.
