@@ -23,8 +23,6 @@ use hub_agent::dial::HubAddress;
 use hub_agent::runtime::process::ProcessRuntime;
 use hub_quic::endpoint::{self, Handshakes, Transport, UdpNetwork};
 use hub_quic::session::windows;
-use hub_server::enroll::EnrollConfig;
-use hub_server::sessions::SessionConfig;
 use hub_server::{Config, Parts, Server};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
@@ -86,12 +84,15 @@ fn bulk_target() -> SocketAddr {
 }
 
 /// nginx, if it is installed, with a page of a few bytes.
-struct Nginx(Child, tempfile::TempDir);
+struct Nginx {
+    child: Child,
+    _dir: tempfile::TempDir,
+}
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -133,7 +134,13 @@ fn nginx() -> Option<(Nginx, SocketAddr)> {
     while std::net::TcpStream::connect(address).is_err() {
         thread::sleep(Duration::from_millis(10));
     }
-    Some((Nginx(nginx, dir), address))
+    Some((
+        Nginx {
+            child: nginx,
+            _dir: dir,
+        },
+        address,
+    ))
 }
 
 /// Where the hub listens and how to ask it: `expose(port)` gives the path of an exposure.
@@ -147,19 +154,9 @@ fn hub(ports: Vec<u16>) -> Hub {
     let dir = Box::leak(Box::new(tempfile::tempdir().unwrap())).path();
     let (joined, is_joined) = oneshot::channel::<()>();
     let (bound, token, paths_asked) = on_its_own("hub", move |ready| async move {
-        let any = SocketAddr::from(LOOPBACK);
         let config = Config {
-            data_dir: dir.join("hub"),
-            agent_listen: any,
-            enroll_listen: any,
             api_listen: None,
-            proxy_listen: Some(any),
-            advertise: vec!["127.0.0.1".into()],
-            domain: None,
-            secret_file: None,
-            api_tls: None,
-            sessions: SessionConfig::default(),
-            enroll: EnrollConfig::default(),
+            ..Config::loopback(dir.join("hub"))
         };
         let parts = Parts::system(&config).await.unwrap();
         let server = Server::start(config, parts).await.unwrap();
@@ -298,8 +295,11 @@ fn bulk(address: SocketAddr, path: &str) -> f64 {
     })
 }
 
+/// Requests per second, and the 99th percentile of how long one takes.
+type Small = (f64, Duration);
+
 /// Many small requests on kept-alive connections; gives requests per second and the 99th percentile.
-fn small(address: SocketAddr, path: &str, connections: usize) -> (f64, Duration) {
+fn small(address: SocketAddr, path: &str, connections: usize) -> Small {
     runtime().block_on(async {
         let each = REQUESTS / connections;
         let mut running = tokio::task::JoinSet::new();
@@ -383,9 +383,7 @@ fn main() {
                 small(hub.proxy, &hub.paths[1], connections),
             ));
         }
-        let rate = |pick: fn(&((f64, Duration), (f64, Duration))) -> f64| {
-            median(rows.iter().map(pick).collect())
-        };
+        let rate = |pick: fn(&(Small, Small)) -> f64| median(rows.iter().map(pick).collect());
         let (direct, through) = (rate(|row| row.0.0), rate(|row| row.1.0));
         let (p99, through_p99) = (
             rate(|row| row.0.1.as_secs_f64()),

@@ -17,8 +17,6 @@ use hub_agent::agent::{self, AgentError, Joining};
 use hub_agent::dial::HubAddress;
 use hub_agent::runtime::Runtime;
 use hub_agent::runtime::docker::{DemoContainer, DockerRuntime};
-use hub_server::enroll::EnrollConfig;
-use hub_server::sessions::SessionConfig;
 use hub_server::{Config, Parts, Server};
 use hyper::service::service_fn;
 use hyper::{Response, header};
@@ -144,20 +142,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
 }
 
 async fn start_hub(data_dir: &Path) -> anyhow::Result<Server> {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = Config {
-        data_dir: data_dir.to_owned(),
-        agent_listen: loopback,
-        enroll_listen: loopback,
-        api_listen: Some(loopback),
-        proxy_listen: Some(loopback),
-        advertise: vec!["127.0.0.1".into()],
-        domain: None,
-        secret_file: None,
-        api_tls: None,
-        sessions: SessionConfig::default(),
-        enroll: EnrollConfig::default(),
-    };
+    let config = Config::loopback(data_dir.to_owned());
     let parts = Parts::system(&config).await?;
     Ok(Server::start(config, parts).await?)
 }

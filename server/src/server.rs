@@ -62,6 +62,29 @@ pub struct Config {
     pub sessions: SessionConfig,
     /// How machines join.
     pub enroll: EnrollConfig,
+    /// How its UDP sockets are made.
+    pub udp: UdpNetwork,
+}
+
+impl Config {
+    /// A hub for this machine alone: every listener on loopback, on any free port.
+    pub fn loopback(data_dir: PathBuf) -> Self {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self {
+            data_dir,
+            agent_listen: any,
+            enroll_listen: any,
+            api_listen: Some(any),
+            proxy_listen: Some(any),
+            advertise: vec![Ipv4Addr::LOCALHOST.to_string()],
+            domain: None,
+            secret_file: None,
+            api_tls: None,
+            sessions: SessionConfig::default(),
+            enroll: EnrollConfig::default(),
+            udp: UdpNetwork::default(),
+        }
+    }
 }
 
 /// What a hub stands on: the system's, or a simulation's.
@@ -164,7 +187,7 @@ impl Parts {
         Ok(Self {
             network: Arc::new(UdpNetwork {
                 reset_seed,
-                ..UdpNetwork::default()
+                ..config.udp.clone()
             }),
             clock: Clock::system(),
             store,

@@ -37,8 +37,8 @@ async fn run() -> anyhow::Result<()> {
     tracing::info!(
         agents = %bound.agents,
         enrollment = %bound.enrollment,
-        api = ?bound.api,
-        browsers = ?bound.proxy,
+        api = bound.api.map(tracing::field::display),
+        browsers = bound.proxy.map(tracing::field::display),
         ca = %bound.ca,
         "the hub is up"
     );

@@ -71,6 +71,10 @@ pub struct AgentSettings {
     /// What runs commands [default: docker]
     #[arg(long, env = "HUB_RUNTIME", value_name = "RUNTIME")]
     pub runtime: Option<RuntimeKind>,
+    /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
+    #[arg(long, env = "HUB_NO_GSO")]
+    #[serde(default)]
+    pub no_gso: bool,
     /// What to log: error, warn, info, debug, trace, or a filter as in RUST_LOG [default: info]
     #[arg(long, env = "HUB_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -97,6 +101,7 @@ impl AgentSettings {
             name: self.name.or(file.name),
             token_file: self.token_file.or(file.token_file),
             runtime: self.runtime.or(file.runtime),
+            no_gso: self.no_gso || file.no_gso,
             log: self.log.or(file.log),
         }
     }
@@ -124,7 +129,17 @@ impl AgentSettings {
             hub,
         };
         let runtime = runtime(self.runtime.unwrap_or(RuntimeKind::Docker), &data_dir).await?;
-        Ok((config, system_parts(runtime)))
+        let udp = UdpNetwork {
+            segmentation_offload: !self.no_gso,
+            ..UdpNetwork::default()
+        };
+        Ok((
+            config,
+            Parts {
+                network: Arc::new(udp),
+                ..system_parts(runtime)
+            },
+        ))
     }
 
     /// How to join; `None` where that has happened or nobody said how.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Parser;
+use hub_quic::endpoint::UdpNetwork;
 use serde::Deserialize;
 
 use super::{default_data_dir, hostname, read_file};
@@ -65,6 +66,10 @@ pub struct ServerSettings {
     /// The key of the API's certificate, in PEM.
     #[arg(long, env = "HUB_API_TLS_KEY", value_name = "FILE")]
     pub api_tls_key: Option<PathBuf>,
+    /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
+    #[arg(long, env = "HUB_NO_GSO")]
+    #[serde(default)]
+    pub no_gso: bool,
     /// What to log: error, warn, info, debug, trace, or a filter as in RUST_LOG [default: info]
     #[arg(long, env = "HUB_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -99,6 +104,7 @@ impl ServerSettings {
             secret_file: self.secret_file.or(file.secret_file),
             api_tls_cert: self.api_tls_cert.or(file.api_tls_cert),
             api_tls_key: self.api_tls_key.or(file.api_tls_key),
+            no_gso: self.no_gso || file.no_gso,
             log: self.log.or(file.log),
         }
     }
@@ -135,6 +141,10 @@ impl ServerSettings {
             data_dir,
             sessions: hub_server::sessions::SessionConfig::default(),
             enroll: hub_server::enroll::EnrollConfig::default(),
+            udp: UdpNetwork {
+                segmentation_offload: !self.no_gso,
+                ..UdpNetwork::default()
+            },
         })
     }
 }

@@ -8,9 +8,7 @@ use hub::settings::{self, RuntimeKind};
 use hub_agent::agent::{self, AgentError, Joining};
 use hub_agent::dial::HubAddress;
 use hub_server::api::{ApiToken, TOKEN_FILE};
-use hub_server::enroll::EnrollConfig;
 use hub_server::server::StartError;
-use hub_server::sessions::SessionConfig;
 use hub_server::{Config, Parts, Server};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -30,20 +28,7 @@ pub struct World {
 
 /// What a hub is told: everything on loopback, and its data in `dir`.
 pub fn config(dir: &TempDir) -> Config {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    Config {
-        data_dir: dir.path().join("hub"),
-        agent_listen: loopback,
-        enroll_listen: loopback,
-        api_listen: Some(loopback),
-        proxy_listen: Some(loopback),
-        advertise: vec!["127.0.0.1".into()],
-        domain: None,
-        secret_file: None,
-        api_tls: None,
-        sessions: SessionConfig::default(),
-        enroll: EnrollConfig::default(),
-    }
+    Config::loopback(dir.path().join("hub"))
 }
 
 pub async fn start(config: Config) -> Result<Server, StartError> {

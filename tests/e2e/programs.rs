@@ -91,10 +91,6 @@ impl Daemon {
         self.seen.join("\n")
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// SIGKILL, as by the kernel.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -23,11 +23,9 @@ use hub_quic::endpoint;
 use hub_quic::operation::{Ended, Operation};
 use hub_server::ca::{CaOptions, SignatureLength};
 use hub_server::clock::Clock;
-use hub_server::enroll::EnrollConfig;
 use hub_server::hub::{AskError, Hub};
 use hub_server::proxy::Proxy;
 use hub_server::secret::HubSecret;
-use hub_server::sessions::SessionConfig;
 use hub_server::store::{Execution, Store};
 use hub_server::{Config, Parts, Server};
 use hyper::client::conn::http1::SendRequest;
@@ -139,17 +137,12 @@ impl World {
             .unwrap();
         let address = |port| SocketAddr::new(HUB.parse().unwrap(), port);
         let config = Config {
-            data_dir: "/nonexistent".into(),
             agent_listen: address(7443),
             enroll_listen: address(7444),
             api_listen: None,
             proxy_listen: None,
             advertise: vec![HUB.into()],
-            domain: None,
-            secret_file: None,
-            api_tls: None,
-            sessions: SessionConfig::default(),
-            enroll: EnrollConfig::default(),
+            ..Config::loopback("/nonexistent".into())
         };
         let parts = Parts {
             network: Arc::new(SimNetwork::new(&net, host)),

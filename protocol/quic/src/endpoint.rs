@@ -91,9 +91,6 @@ pub struct Transport {
     pub idle_timeout: Duration,
     /// The largest UDP payload to probe the path for, in bytes, from 1,200 to 65,527.
     pub max_udp_payload: u16,
-    /// Whether to hand the kernel many packets in one call (GSO). Where the kernel cannot, it is
-    /// noticed and left alone; the switch is for network cards that only claim they can.
-    pub segmentation_offload: bool,
     /// The congestion controller.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
 }
@@ -120,7 +117,6 @@ impl Transport {
             keep_alive: None,
             idle_timeout: IDLE_TIMEOUT,
             max_udp_payload: MAX_UDP_PAYLOAD,
-            segmentation_offload: true,
             congestion: Arc::new(CubicConfig::default()),
         }
     }
@@ -172,7 +168,6 @@ impl Transport {
             .initial_mtu(1200)
             .min_mtu(1200)
             .mtu_discovery_config(Some(mtu))
-            .enable_segmentation_offload(self.segmentation_offload)
             // No operation uses datagrams.
             .datagram_receive_buffer_size(None)
             .datagram_send_buffer_size(0)
@@ -193,7 +188,6 @@ impl fmt::Debug for Transport {
             .field("keep_alive", &self.keep_alive)
             .field("idle_timeout", &self.idle_timeout)
             .field("max_udp_payload", &self.max_udp_payload)
-            .field("segmentation_offload", &self.segmentation_offload)
             .finish_non_exhaustive()
     }
 }

@@ -25,6 +25,9 @@ pub struct UdpNetwork {
     /// Bytes to ask of the kernel for what was received and not yet read, and again for what was
     /// sent and has not left. It grants what its own limits allow.
     pub buffers: usize,
+    /// Whether to hand the kernel many packets in one call (GSO). Where the kernel says that it
+    /// cannot, that is noticed and left alone; the switch is for those that only claim they can.
+    pub segmentation_offload: bool,
     /// What connection ids and stateless resets are made of, if it is to outlive the process: a
     /// program that starts again with it on the same port tells its peers at their next packet that
     /// their connections are gone, instead of leaving them to their idle timeout. A secret.
@@ -45,6 +48,7 @@ impl Default for UdpNetwork {
     fn default() -> Self {
         Self {
             buffers: 4 << 20,
+            segmentation_offload: true,
             reset_seed: None,
         }
     }
@@ -88,7 +92,14 @@ impl Network for UdpNetwork {
             "UDP socket open"
         );
         let inner = TokioRuntime.wrap_udp_socket(socket.into())?;
-        Ok(Arc::new(Batched { inner }))
+        Ok(Arc::new(Batched {
+            inner,
+            segments: if self.segmentation_offload {
+                usize::MAX
+            } else {
+                1
+            },
+        }))
     }
 }
 
@@ -98,6 +109,8 @@ impl Network for UdpNetwork {
 #[derive(Debug)]
 struct Batched {
     inner: Arc<dyn AsyncUdpSocket>,
+    /// The most packets in one call.
+    segments: usize,
 }
 
 impl AsyncUdpSocket for Batched {
@@ -139,7 +152,7 @@ impl AsyncUdpSocket for Batched {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.inner.max_transmit_segments()
+        self.inner.max_transmit_segments().min(self.segments)
     }
 
     fn max_receive_segments(&self) -> usize {
