@@ -12,5 +12,6 @@ mod hostile;
 mod messages;
 mod peers;
 mod refusals;
+mod serving;
 mod upgrades;
 mod world;

@@ -174,6 +174,7 @@ fn targets_that_answer_no_http() {
             "",
             "HTTP/1.1 2",
             "HTTP/1.1 101 Up\r\nUpgrade: x\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         ] {
             let target = Target::start(move |mut stream, _| async move {
                 read_head(&mut stream).await.unwrap();

@@ -69,9 +69,10 @@ async fn carry(
     if let Err(error) = targets.allowed(port, open.targets_revision).await {
         return Last::Failed(error.into());
     }
-    if let Err(error) = head::request(&open.head, port) {
-        return Last::Failed(error.into());
-    }
+    let request = match head::request(&open.head, port) {
+        Ok(request) => request,
+        Err(error) => return Last::Failed(error.into()),
+    };
     let repeatable = head::repeatable(&open.head);
     let mut connection = match connections.get(port, repeatable).await {
         Ok(connection) => connection,
@@ -86,7 +87,8 @@ async fn carry(
     } else {
         RequestBody::None
     };
-    let asked = ask(&mut connection, connections, open, body).await;
+    let request = request.map(|()| body);
+    let asked = ask(&mut connection, connections, open, request).await;
     let carried = match asked {
         Ok(response) => respond(operation, open, response).await,
         Err(failure) => Err(failure),
@@ -126,9 +128,9 @@ async fn ask(
     connection: &mut Connection,
     connections: &Connections,
     open: &Open,
-    body: RequestBody,
+    request: Request<RequestBody>,
 ) -> Result<Response<Incoming>, Failure> {
-    let mut error = match connection.send(request(open, body)?).await {
+    let mut error = match connection.send(request).await {
         Ok(response) => return Ok(response),
         Err(error) => error,
     };
@@ -137,17 +139,13 @@ async fn ask(
     let again = match unsent {
         Some(unsent) if connection.reused => unsent,
         None if connection.reused && head::repeatable(&open.head) && !error.is_parse() => {
-            request(open, RequestBody::None)?
+            head::request(&open.head, open.port)?.map(|()| RequestBody::None)
         }
         _ => return Err(broken(open.port, "did not answer", &error)),
     };
     *connection = connections.fresh(open.port).await?;
     let answer = connection.send(again).await;
     answer.map_err(|error| broken(open.port, "did not answer", &error.into_error()))
-}
-
-fn request(open: &Open, body: RequestBody) -> Result<Request<RequestBody>, Failure> {
-    Ok(head::request(&open.head, open.port)?.map(|()| body))
 }
 
 /// What became of a connection whose response was carried.
@@ -168,7 +166,14 @@ async fn respond(
         .then(|| hyper::upgrade::on(&mut response));
     let length = response.body().size_hint().exact();
     let (parts, mut body) = response.into_parts();
-    let head = head::response(&parts, &open.head, length);
+    let head = head::response(&parts, &open.head, length).ok_or_else(|| Failure {
+        code: FailureCode::TARGET_BROKEN,
+        message: format!(
+            "the target on port {} uses a transfer coding nobody asked for",
+            open.port
+        ),
+        retry: false,
+    })?;
     if upgrade.is_some() && open.head.upgrade.is_none() {
         return Err(unasked(open.port));
     }

@@ -88,6 +88,15 @@ impl Answer {
         }
     }
 
+    /// The body is coded as nobody behind this can know.
+    pub(super) fn unknown_coding() -> Self {
+        Self::new(
+            StatusCode::NOT_IMPLEMENTED,
+            Hop::BrowserHub,
+            "chunked is the only transfer coding that is understood here",
+        )
+    }
+
     /// A head that is too large once it is put together.
     pub(super) fn head_too_large() -> Self {
         Self::new(

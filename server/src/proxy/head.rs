@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Response, StatusCode, Version, request};
 use hub_protocol::kind::http::{
@@ -40,6 +41,14 @@ pub(super) fn host(head: &request::Parts) -> Option<&str> {
         (None, None) if head.version == Version::HTTP_10 => Some(""),
         _ => None,
     }
+}
+
+/// Whether the body of a request is coded in a way that would be lost on the way: `chunked` alone
+/// is undone here and done again behind the agent.
+pub(super) fn coded(head: &request::Parts) -> bool {
+    let codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+    let mut codings = codings.flat_map(|value| elements(value.as_bytes()));
+    codings.any(|coding| !coding.eq_ignore_ascii_case(b"chunked"))
 }
 
 /// The protocol that a request wants to upgrade to. A request with a body is not upgraded, which

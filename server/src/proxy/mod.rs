@@ -56,6 +56,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -75,6 +78,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long to wait after a connection could not be accepted, as when files have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a browser's connection is silent before its system is asked whether it is there.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+
+/// How long to wait for that answer before asking again.
+const PROBE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often to ask before the browser is given up.
+const PROBES: u32 = 4;
 
 /// What the data plane is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,6 +190,7 @@ impl Proxy {
     ) {
         // A connection that is gone already says so soon enough.
         let _ = stream.set_nodelay(true);
+        let _ = probe(&stream);
         if let Some(stream) = self.connection(stream, peer, stop).await {
             // A browser that reads until the connection's end must not take this for the end.
             let _ = stream.set_zero_linger();
@@ -335,6 +348,9 @@ impl Proxy {
         if head.method == Method::CONNECT {
             return Err(Answer::connect_refused());
         }
+        if head::coded(head) {
+            return Err(Answer::unknown_coding());
+        }
         let target = head
             .uri
             .path_and_query()
@@ -372,6 +388,14 @@ impl Proxy {
         })?;
         Ok((asked, resolved))
     }
+}
+
+/// Has the system find out about browsers that vanished without a word, while nothing is sent.
+fn probe(stream: &TcpStream) -> rustix::io::Result<()> {
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, PROBE_AFTER)?;
+    set_tcp_keepintvl(stream, PROBE_INTERVAL)?;
+    set_tcp_keepcnt(stream, PROBES)
 }
 
 fn start_upload(exchange: &mut Exchange, body: &mut Option<Incoming>, sender: &mut Option<Sender>) {

@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{Method, Request, StatusCode, Uri, response};
 use hub_protocol::kind::http::{
-    Body, Header, MAX_HEADERS, RequestHead, ResponseHead, retain_end_to_end, weight,
+    Body, Header, MAX_HEADERS, RequestHead, ResponseHead, elements, retain_end_to_end, weight,
 };
 use hub_protocol::kind::{Failure, FailureCode};
 use hub_protocol::limits::MAX_HEAD;
@@ -99,12 +99,17 @@ fn header_map(lines: Vec<Header>) -> Result<HeaderMap, HeadError> {
 }
 
 /// The head of a target's response to a request, as it goes to the hub. `length` is that of the
-/// body that hyper gives, if it is known.
+/// body that hyper gives, if it is known. `None`: the body is coded in a way that would be lost.
 pub(super) fn response(
     head: &response::Parts,
     request: &RequestHead,
     length: Option<u64>,
-) -> ResponseHead {
+) -> Option<ResponseHead> {
+    let codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+    let mut codings = codings.flat_map(|value| elements(value.as_bytes()));
+    if !codings.all(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
+        return None;
+    }
     let mut headers = lines(&head.headers);
     // What these say of a length is about a body that is not sent.
     let described = request.method == "HEAD" || head.status == StatusCode::NOT_MODIFIED;
@@ -118,12 +123,12 @@ pub(super) fn response(
         None => Body::Chunked,
     };
     let upgrade = head.headers.get(UPGRADE).filter(|_| upgraded);
-    ResponseHead {
+    Some(ResponseHead {
         status: head.status.as_u16(),
         headers,
         upgrade: upgrade.map(|value| Bytes::copy_from_slice(value.as_bytes())),
         body,
-    }
+    })
 }
 
 /// The header lines that hold from end to end.
@@ -226,7 +231,7 @@ mod tests {
                 .status(status)
                 .header("content-length", "7");
             let (parts, ()) = answer.body(()).unwrap().into_parts();
-            let head = response(&parts, &head(method, "/", &[]), length);
+            let head = response(&parts, &head(method, "/", &[]), length).unwrap();
             assert_eq!(head.body, body, "{method} {status}");
             assert_eq!(
                 head.headers.len(),
