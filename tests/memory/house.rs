@@ -1,7 +1,6 @@
 //! A hub, an agent that runs processes, and a client, over loopback.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,8 +14,6 @@ use hub_protocol::session::Platform;
 use hub_quic::endpoint::UdpNetwork;
 use hub_quic::tls;
 use hub_server::api::ApiToken;
-use hub_server::enroll::EnrollConfig;
-use hub_server::sessions::SessionConfig;
 use hub_server::{Config, Parts, Server};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -47,20 +44,7 @@ impl House {
     pub async fn build() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let hub_dir = scratch.path().join("hub");
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = Config {
-            data_dir: hub_dir.clone(),
-            agent_listen: any,
-            enroll_listen: any,
-            api_listen: Some(any),
-            proxy_listen: Some(any),
-            advertise: vec!["127.0.0.1".into()],
-            domain: None,
-            secret_file: None,
-            api_tls: None,
-            sessions: SessionConfig::default(),
-            enroll: EnrollConfig::default(),
-        };
+        let config = Config::loopback(hub_dir.clone());
         let parts = Parts::system(&config).await.unwrap();
         let server = Server::start(config, parts).await.unwrap();
         let token = ApiToken::load(&hub_dir.join("api-token")).unwrap();
