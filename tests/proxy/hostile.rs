@@ -1,13 +1,15 @@
 //! An agent that answers what no agent should: the browser gets an answer of the hub's, and other
 //! requests go on.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hub_protocol::kind::http::{Body, Header, Message, Outcome, RESPONSE, ResponseHead};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::Operation;
 use tokio::io::AsyncReadExt as _;
 
-use crate::peers::{fetch, read_head};
+use crate::peers::{ask, fetch, read_head, read_to};
 use crate::world::{InMemory, World, run_simulated};
 
 async fn alone() -> World {
@@ -161,5 +163,42 @@ fn an_answer_that_is_shorter_than_announced() {
             operation.finish(kind::encode(&Outcome::Complete));
         };
         tokio::join!(browsing, agent);
+    });
+}
+
+/// An agent that has sent the whole response and not said its last word: the browser has its
+/// answer, and the operation is not cancelled for it. In the end, it is.
+#[test]
+fn an_agent_that_is_late_with_its_last_word() {
+    run_simulated(async {
+        let world = alone().await;
+        for (method, body) in [
+            ("GET", Body::Length(2)),
+            ("GET", Body::Length(0)),
+            ("HEAD", Body::None),
+        ] {
+            let mut browser = world.browser_in_memory();
+            let line = request(&world, method);
+            let agent = async {
+                let operation = next(&world).await;
+                say(&operation, &head(200, &[("content-length", "2")], body)).await;
+                if body == Body::Length(2) {
+                    operation.sender(RESPONSE).send("hi".into()).await.unwrap();
+                }
+                operation
+            };
+            let (mut head, operation) = tokio::join!(ask(&mut browser, &line), agent);
+            assert_eq!(head.status(), 200);
+            let length = if body == Body::Length(2) { 2 } else { 0 };
+            read_to(&mut browser, &mut head.rest, length).await;
+            drop(browser);
+            let second = Duration::from_secs(1);
+            tokio::time::timeout(29 * second, operation.ended())
+                .await
+                .unwrap_err();
+            tokio::time::timeout(2 * second, operation.ended())
+                .await
+                .unwrap();
+        }
     });
 }
