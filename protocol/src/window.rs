@@ -70,6 +70,11 @@ impl SendWindow {
     }
 }
 
+/// The least round trip that growth reckons with. Threads and timers of both sides add about this
+/// much to what a ping sees: on a loopback of 50 µs, the credit for a chunk takes far longer to come
+/// back than that, and windows sized by the ping alone would make the sender wait for each chunk.
+pub const MIN_ROUND_TRIP: Duration = Duration::from_millis(2);
+
 /// A window is refunded once this part of it was consumed, not for each frame.
 const REFUND_PARTS: u64 = 8;
 
@@ -85,7 +90,7 @@ pub struct RecvWindow {
     /// `credit + waiting + refund`, always.
     target: u64,
     limit: u64,
-    /// Consumption is measured in spans of one round trip.
+    /// Consumption is measured in spans of one round trip, and at least [`MIN_ROUND_TRIP`].
     span_start: Duration,
     span_consumed: u64,
 }
@@ -136,11 +141,12 @@ impl RecvWindow {
     /// The consumer took `bytes` of what waited, at `now`; the least round trip seen is `rtt`.
     ///
     /// Gives how far the window should grow: towards two and a half times what was consumed within
-    /// one round trip, so that a consumer that keeps up never waits for credit. A consumer that is
+    /// one round trip, taken as [`MIN_ROUND_TRIP`] where it is shorter, so that a consumer that keeps up never waits for credit. A consumer that is
     /// slow, or a window that is large enough, wants nothing. The caller answers with
     /// [`grow`](Self::grow), with as much of it as the session's budget has left.
     pub fn consume(&mut self, bytes: u64, now: Duration, rtt: Duration) -> u64 {
         debug_assert!(bytes <= self.waiting);
+        let rtt = rtt.max(MIN_ROUND_TRIP);
         let bytes = bytes.min(self.waiting);
         self.waiting -= bytes;
         self.refund += bytes;
@@ -294,6 +300,24 @@ mod tests {
                 "{}",
                 receiver.target()
             );
+        }
+    }
+
+    #[test]
+    fn a_round_trip_far_below_what_scheduling_takes_does_not_keep_the_window_small() {
+        let rtt = Duration::from_micros(50);
+        // Bytes for each 50 µs: 500 MB/s, and 5 MB/s, for which the first window is ample.
+        for (bytes, target) in [(25_000, 768 << 10), (250, 64 << 10)] {
+            let mut receiver = RecvWindow::new(64 << 10, 768 << 10);
+            let mut now = Duration::ZERO;
+            for _ in 0..1000 {
+                receiver.receive(bytes).expect("within credit");
+                now += rtt;
+                let wanted = receiver.consume(bytes, now, rtt);
+                receiver.grow(wanted);
+                receiver.refund();
+            }
+            assert_eq!(receiver.target(), target);
         }
     }
 
