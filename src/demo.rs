@@ -57,14 +57,61 @@ struct Workplace {
     why: String,
 }
 
-/// Runs the demo until Ctrl-C.
+/// Runs the demo until Ctrl-C, and removes what it made however it ends.
 ///
 /// # Errors
 /// Something that it shows does not work here.
 #[expect(clippy::print_stdout, reason = "it talks to a person")]
 pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let scratch = tempfile::Builder::new().prefix("hub-demo-").tempdir()?;
-    let hub_dir = scratch.path().join("hub");
+    let agent_dir = scratch.path().join("agent");
+    let workplace = workplace(args.runtime, &agent_dir).await?;
+    let shown = tokio::select! {
+        biased;
+        shown = show(scratch.path(), &workplace) => shown.map(Some),
+        told = settings::told_to_stop() => told.map(|()| None),
+    };
+    let ended = match shown {
+        Ok(Some(running)) => running.stay(args.once).await,
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Some(container) = workplace.container {
+        container
+            .remove()
+            .await
+            .context("cannot remove the demo container")?;
+    }
+    ended
+}
+
+/// The hub and the agent of the demo.
+struct Running {
+    server: Server,
+    stop: watch::Sender<bool>,
+    agent: JoinHandle<Result<(), AgentError>>,
+}
+
+impl Running {
+    /// Stays up until told to stop, or not at all, and stops in good order.
+    #[expect(clippy::print_stdout, reason = "it talks to a person")]
+    async fn stay(self, once: bool) -> anyhow::Result<()> {
+        if !once {
+            println!("\nCtrl-C stops it all and removes what it made.");
+            settings::told_to_stop().await?;
+        }
+        println!("\nstopping");
+        self.stop.send_replace(true);
+        self.agent.await.context("the agent")??;
+        self.server.stop().await;
+        Ok(())
+    }
+}
+
+/// Shows it all, one step after the other.
+#[expect(clippy::print_stdout, reason = "it talks to a person")]
+async fn show(scratch: &Path, workplace: &Workplace) -> anyhow::Result<Running> {
+    let hub_dir = scratch.join("hub");
     let program = std::env::current_exe().context("cannot find this program")?;
 
     println!("1. A hub starts on loopback, with a ledger and a certificate authority of its own.");
@@ -82,10 +129,9 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     println!("     browsers use    http://{browsers}");
     println!("     its CA is       {}", bound.ca);
 
-    let workplace = workplace(args.runtime, &scratch.path().join("agent")).await?;
     println!("\n2. An agent joins as node {NODE:?}, with a token that holds for one machine.");
     println!("     commands run with {}", workplace.why);
-    let (stop, agent) = start_agent(&server, &scratch.path().join("agent"), &workplace).await?;
+    let (stop, agent) = start_agent(&server, &scratch.join("agent"), workplace).await?;
     println!("     joined, connected; from here on the hub never dials: it only answers");
 
     let target = match &workplace.container {
@@ -121,24 +167,11 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     ] {
         println!("     {} {command}", shown.program.display());
     }
-
-    let ended = if args.once {
-        Ok(())
-    } else {
-        println!("\nCtrl-C stops it all and removes what it made.");
-        settings::told_to_stop().await
-    };
-    println!("\nstopping");
-    stop.send_replace(true);
-    agent.await.context("the agent")??;
-    server.stop().await;
-    if let Some(container) = workplace.container {
-        container
-            .remove()
-            .await
-            .context("cannot remove the demo container")?;
-    }
-    ended
+    Ok(Running {
+        server,
+        stop,
+        agent,
+    })
 }
 
 async fn start_hub(data_dir: &Path) -> anyhow::Result<Server> {

@@ -12,7 +12,7 @@
 //! | [`session`] | the control stream: `Hello`, `Welcome`, `Refused`, heartbeats, targets |
 //! | [`priority`] | which streams go first |
 //! | [`enroll`] | how a machine becomes a node |
-//! | [`version`], [`limits`], [`code`] | negotiation, sizes, close and reset codes |
+//! | [`version`], [`limits`], [`code`], [`ports`] | negotiation, sizes, codes, default ports |
 //! | [`outcome`] | the three answers to anything asked of a node |
 //!
 //! A new operation starts in [`kind`]; a change of the wire breaks a `golden` test.
@@ -25,6 +25,7 @@ pub mod kind;
 pub mod limits;
 pub mod operation;
 pub mod outcome;
+pub mod ports;
 pub mod priority;
 pub mod session;
 pub mod varint;

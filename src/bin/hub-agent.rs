@@ -29,7 +29,7 @@ async fn run() -> anyhow::Result<()> {
         .as_ref()
         .ok()
         .and_then(|settings| settings.log.as_deref());
-    settings::start_logging(filter.unwrap_or("info"))?;
+    settings::start_logging(filter)?;
     let (config, parts) = settings?.build().await?;
     let (stop, stopping) = tokio::sync::watch::channel(false);
     tokio::spawn(async move {

@@ -24,7 +24,7 @@ async fn run() -> anyhow::Result<()> {
         .as_ref()
         .ok()
         .and_then(|settings| settings.log.as_deref());
-    settings::start_logging(filter.unwrap_or("info"))?;
+    settings::start_logging(filter)?;
     let settings = settings?;
     let ready_file = settings.ready_file.clone();
     let config = settings.configuration()?;

@@ -130,7 +130,7 @@ pub(super) async fn connect(
         endpoint: endpoint.clone(),
         error,
     };
-    let addresses = lookup_host((endpoint.host(), endpoint.port()))
+    let addresses = in_time(lookup_host((endpoint.host(), endpoint.port())))
         .await
         .map_err(failed)?;
     let addresses: Vec<SocketAddr> = addresses.collect();

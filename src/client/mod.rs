@@ -15,6 +15,7 @@ pub mod exec;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -30,6 +31,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use connect::Connection;
@@ -41,6 +43,10 @@ pub const DEFAULT_URL: &str = "http://127.0.0.1:7445";
 
 /// The most bytes of an answer that is taken: 64 MiB, far more than a list of nodes has.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// How long a call may take, from its name look-up to the last byte of its answer; an exec may take
+/// as long as it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Speaks to one hub. Cheap to clone.
 #[derive(Clone)]
@@ -151,8 +157,16 @@ impl Client {
         let request = request
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| ClientError::Request(error.to_string()))?;
-        let response = self.send(self.connect().await?, request).await?;
-        self.success(response).await
+        let answered = async {
+            let response = self.send(self.connect().await?, request).await?;
+            self.success(response).await
+        };
+        timeout(PATIENCE, answered).await.unwrap_or_else(|_| {
+            Err(ClientError::Broken {
+                endpoint: self.endpoint.clone(),
+                reason: format!("no answer within {} s", PATIENCE.as_secs()),
+            })
+        })
     }
 
     async fn connect(&self) -> Result<Connection, ClientError> {

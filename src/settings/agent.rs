@@ -13,9 +13,9 @@ use hub_agent::operations::http::Loopback;
 use hub_agent::runtime::Runtime;
 use hub_agent::runtime::docker::DockerRuntime;
 use hub_agent::runtime::process::ProcessRuntime;
-use hub_protocol::NodeName;
 use hub_protocol::enroll::JoinToken;
 use hub_protocol::session::Platform;
+use hub_protocol::{NodeName, ports};
 use hub_quic::endpoint::UdpNetwork;
 use hub_quic::tls::system_time;
 use serde::Deserialize;
@@ -72,9 +72,8 @@ pub struct AgentSettings {
     #[arg(long, env = "HUB_RUNTIME", value_name = "RUNTIME")]
     pub runtime: Option<RuntimeKind>,
     /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
-    #[arg(long, env = "HUB_NO_GSO")]
-    #[serde(default)]
-    pub no_gso: bool,
+    #[arg(long, env = "HUB_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub no_gso: Option<bool>,
     /// What to log: error, warn, info, debug, trace, or a filter as in RUST_LOG [default: info]
     #[arg(long, env = "HUB_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -101,7 +100,7 @@ impl AgentSettings {
             name: self.name.or(file.name),
             token_file: self.token_file.or(file.token_file),
             runtime: self.runtime.or(file.runtime),
-            no_gso: self.no_gso || file.no_gso,
+            no_gso: self.no_gso.or(file.no_gso),
             log: self.log.or(file.log),
         }
     }
@@ -120,7 +119,7 @@ impl AgentSettings {
         let Some(hub) = &self.hub else {
             bail!("say where the hub is: --hub HOST[:PORT]");
         };
-        let hub = HubAddress::parse(hub, 7443).context("--hub")?;
+        let hub = HubAddress::parse(hub, ports::AGENTS).context("--hub")?;
         let config = Config {
             joining: self.joining(&data_dir, &hub)?,
             platform: platform(),
@@ -130,7 +129,7 @@ impl AgentSettings {
         };
         let runtime = runtime(self.runtime.unwrap_or(RuntimeKind::Docker), &data_dir).await?;
         let udp = UdpNetwork {
-            segmentation_offload: !self.no_gso,
+            segmentation_offload: !self.no_gso.unwrap_or(false),
             ..UdpNetwork::default()
         };
         Ok((
@@ -151,8 +150,8 @@ impl AgentSettings {
             return Ok(None);
         };
         let enrollment = match &self.enroll {
-            Some(enroll) => HubAddress::parse(enroll, 7444).context("--enroll")?,
-            None => HubAddress::new(hub.host(), 7444),
+            Some(enroll) => HubAddress::parse(enroll, ports::ENROLLMENT).context("--enroll")?,
+            None => HubAddress::new(hub.host(), ports::ENROLLMENT),
         };
         let name = match &self.name {
             Some(name) => Some(name.parse::<NodeName>().context("--name")?),

@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 pub use agent::{AgentSettings, RuntimeKind, platform, runtime, system_parts};
 pub use server::ServerSettings;
 
-/// Reads a TOML file; `None` without one.
+/// Reads a TOML file; without one nothing is set.
 fn read_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T> {
     let Some(path) = path else {
         return Ok(T::default());
@@ -42,17 +42,24 @@ pub fn default_data_dir(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Starts logging to standard error, one line per event; `filter` as in `RUST_LOG`.
-pub fn start_logging(filter: &str) -> anyhow::Result<()> {
-    let filter =
-        EnvFilter::try_new(filter).with_context(|| format!("the log filter {filter:?}"))?;
+/// Starts logging to standard error, one line per event; `filter` as in `RUST_LOG`, `info` without.
+///
+/// # Errors
+/// The filter makes no sense. Logging has started all the same, so that this can be said.
+pub fn start_logging(filter: Option<&str>) -> anyhow::Result<()> {
+    let given = filter.unwrap_or("info");
+    let parsed = EnvFilter::try_new(given).with_context(|| format!("the log filter {given:?}"));
+    let (filter, started) = match parsed {
+        Ok(filter) => (filter, Ok(())),
+        Err(error) => (EnvFilter::new("info"), Err(error)),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
-    Ok(())
+    started
 }
 
 /// The name that this machine has for itself.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Parser;
+use hub_protocol::ports;
 use hub_quic::endpoint::UdpNetwork;
 use serde::Deserialize;
 
@@ -67,9 +68,8 @@ pub struct ServerSettings {
     #[arg(long, env = "HUB_API_TLS_KEY", value_name = "FILE")]
     pub api_tls_key: Option<PathBuf>,
     /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
-    #[arg(long, env = "HUB_NO_GSO")]
-    #[serde(default)]
-    pub no_gso: bool,
+    #[arg(long, env = "HUB_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub no_gso: Option<bool>,
     /// What to log: error, warn, info, debug, trace, or a filter as in RUST_LOG [default: info]
     #[arg(long, env = "HUB_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -104,7 +104,7 @@ impl ServerSettings {
             secret_file: self.secret_file.or(file.secret_file),
             api_tls_cert: self.api_tls_cert.or(file.api_tls_cert),
             api_tls_key: self.api_tls_key.or(file.api_tls_key),
-            no_gso: self.no_gso || file.no_gso,
+            no_gso: self.no_gso.or(file.no_gso),
             log: self.log.or(file.log),
         }
     }
@@ -127,13 +127,13 @@ impl ServerSettings {
             _ => bail!("--api-tls-cert and --api-tls-key go together"),
         };
         Ok(hub_server::Config {
-            agent_listen: self.agent_listen.unwrap_or(any(7443)),
-            enroll_listen: self.enroll_listen.unwrap_or(any(7444)),
+            agent_listen: self.agent_listen.unwrap_or(any(ports::AGENTS)),
+            enroll_listen: self.enroll_listen.unwrap_or(any(ports::ENROLLMENT)),
             api_listen: Some(
                 self.api_listen
-                    .unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7445))),
+                    .unwrap_or(SocketAddr::from(([127, 0, 0, 1], ports::API))),
             ),
-            proxy_listen: Some(self.proxy_listen.unwrap_or(any(7480))),
+            proxy_listen: Some(self.proxy_listen.unwrap_or(any(ports::BROWSERS))),
             advertise,
             domain: self.domain,
             secret_file: self.secret_file,
@@ -142,7 +142,7 @@ impl ServerSettings {
             sessions: hub_server::sessions::SessionConfig::default(),
             enroll: hub_server::enroll::EnrollConfig::default(),
             udp: UdpNetwork {
-                segmentation_offload: !self.no_gso,
+                segmentation_offload: !self.no_gso.unwrap_or(false),
                 ..UdpNetwork::default()
             },
         })
