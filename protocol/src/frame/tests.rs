@@ -19,20 +19,28 @@ fn any_frame() -> impl Strategy<Value = Frame> {
 }
 
 /// Pieces of one `Data` frame joined again, so that frames can be compared however they were cut.
-fn decode_all(decoder: &mut Decoder, into: &mut Vec<Frame>) -> Result<(), FrameError> {
-    let mut inside_data = matches!(decoder.state, State::Data { .. });
-    while let Some(frame) = decoder.frame()? {
-        match (frame, into.last_mut()) {
-            (Frame::Data { bytes, .. }, Some(Frame::Data { bytes: earlier, .. }))
-                if inside_data =>
-            {
-                *earlier = [&earlier[..], &bytes[..]].concat().into();
+#[derive(Default)]
+struct Decoded {
+    frames: Vec<Frame>,
+    /// The last one is a `Data` frame of which more is to come.
+    open: bool,
+}
+
+impl Decoded {
+    fn take_all(&mut self, decoder: &mut Decoder) -> Result<(), FrameError> {
+        while let Some(frame) = decoder.frame()? {
+            match (frame, self.frames.last_mut()) {
+                (Frame::Data { bytes, .. }, Some(Frame::Data { bytes: earlier, .. }))
+                    if self.open =>
+                {
+                    *earlier = [&earlier[..], &bytes[..]].concat().into();
+                }
+                (frame, _) => self.frames.push(frame),
             }
-            (frame, _) => into.push(frame),
+            self.open = matches!(decoder.state, State::Data { .. });
         }
-        inside_data = matches!(decoder.state, State::Data { .. });
+        Ok(())
     }
-    Ok(())
 }
 
 proptest! {
@@ -40,16 +48,16 @@ proptest! {
     fn round_trip_however_it_is_cut(frames in vec(any_frame(), 0..8), cuts in vec(1..700usize, 1..40)) {
         let wire: Vec<u8> = frames.iter().flat_map(Frame::encode).collect();
         let mut decoder = Decoder::default();
-        let mut decoded = Vec::new();
+        let mut decoded = Decoded::default();
         let mut rest = Bytes::from(wire);
         let mut cuts = cuts.iter().cycle();
         while !rest.is_empty() {
             let cut = (*cuts.next().unwrap_or(&1)).min(rest.len());
             decoder.push(rest.split_to(cut));
-            decode_all(&mut decoder, &mut decoded).unwrap();
+            decoded.take_all(&mut decoder).unwrap();
         }
         prop_assert!(decoder.is_empty());
-        prop_assert_eq!(decoded, frames);
+        prop_assert_eq!(decoded.frames, frames);
     }
 
     #[test]
@@ -58,10 +66,10 @@ proptest! {
         let keep = keep.index(wire.len());
         let mut decoder = Decoder::default();
         decoder.push(wire.slice(..keep));
-        let mut decoded = Vec::new();
-        decode_all(&mut decoder, &mut decoded).unwrap();
+        let mut decoded = Decoded::default();
+        decoded.take_all(&mut decoder).unwrap();
         // Of a truncated frame only data that has arrived comes out.
-        let only_data = decoded.iter().all(|frame| matches!(frame, Frame::Data { .. }));
+        let only_data = decoded.frames.iter().all(|frame| matches!(frame, Frame::Data { .. }));
         prop_assert!(only_data);
         prop_assert!(keep == 0 || !decoder.is_empty());
     }
@@ -70,8 +78,8 @@ proptest! {
     fn garbage_gives_an_error_or_waits(garbage in vec(any::<u8>(), 0..4000)) {
         let mut decoder = Decoder::default();
         decoder.push(garbage.clone().into());
-        let mut decoded = Vec::new();
-        let _ = decode_all(&mut decoder, &mut decoded);
+        let mut decoded = Decoded::default();
+        let _ = decoded.take_all(&mut decoder);
         prop_assert!(decoder.gathered.capacity() <= 2 * garbage.len() + 64);
         let mut decoder = Decoder::default();
         decoder.push(garbage.into());
