@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hub_protocol::code::ResetCode;
@@ -14,6 +15,7 @@ use hub_protocol::limits::MAX_DATA;
 use hub_protocol::operation::{Effect, OperationState, Violation};
 use hub_protocol::priority::Burst;
 use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
+use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
 use super::{Ended, Shared, State};
@@ -24,6 +26,11 @@ const SMALL: usize = 1024;
 
 /// How many bytes of small frames are copied together, about.
 const RUN: usize = 16 * 1024;
+
+/// How long the peer may take to end its direction once ours has had its last frame. It owes
+/// nothing else by then, and until it has ended it the operation holds its stream and its share of
+/// the session's growth.
+const FIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Frames that wait for QUIC, in order; the first of an operation before its data.
 #[derive(Debug, Default)]
@@ -173,6 +180,7 @@ enum Event {
     Written(Result<(), WriteError>),
     Abandoned,
     AllSent,
+    NoFin,
 }
 
 impl Pump {
@@ -182,8 +190,18 @@ impl Pump {
         if !self.take_frames() {
             return;
         }
+        let mut fin_due = None;
         loop {
-            match poll_fn(|cx| self.poll_event(cx)).await {
+            let event = poll_fn(|cx| self.poll_event(cx));
+            let event = match fin_due {
+                None => event.await,
+                Some(due) => tokio::select! {
+                    biased;
+                    () = sleep_until(due) => Event::NoFin,
+                    event = event => event,
+                },
+            };
+            match event {
                 Event::Read(Ok(Some(chunk))) => {
                     self.decoder.push(chunk);
                     if !self.take_frames() {
@@ -201,7 +219,7 @@ impl Pump {
                         }
                     });
                     if let Err(violation) = fin {
-                        // A peer whose program died sends no FIN of its own will: the hub says so.
+                        // A peer that gives up, or whose task died, resets the stream instead.
                         self.violated(&violation);
                         return;
                     }
@@ -238,6 +256,14 @@ impl Pump {
                     if !self.reading {
                         return;
                     }
+                    fin_due = Some(Instant::now() + FIN_TIMEOUT);
+                }
+                Event::NoFin => {
+                    let _ = self
+                        .stream
+                        .recv
+                        .stop(VarInt::from_u32(ResetCode::CANCELLED.0));
+                    return;
                 }
             }
             // A stream that always has more must leave the thread to others.

@@ -1,18 +1,22 @@
 //! A hostile agent on bare quinn against the hub's side of a session.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
+use hub_netsim::LinkConfig;
 use hub_protocol::kind::{OperationKind, exec};
 use hub_quic::operation::{Ended, Operation};
 use hub_quic::session::{MAX_VIOLATIONS, Session};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
+use tokio::time::Instant;
 
 use crate::raw::*;
-use crate::support::{Ends, open_body, read_all, run};
+use crate::support::{Ends, open_body, read_all, run, run_simulated, settle};
 
 const WINDOW: u64 = 1;
 const PROTOCOL: u64 = 2;
+const CANCELLED: u64 = 0;
 
 /// What the agent sends after it has read `Open`, and what becomes of it.
 struct Breach {
@@ -432,5 +436,26 @@ fn a_failure_that_cannot_be_read_is_still_a_failure() {
             panic!("{answer:?}")
         };
         assert!(failure.message.contains("can't be read"), "{failure}");
+    });
+}
+
+#[test]
+fn an_agent_that_never_ends_its_direction_holds_no_stream() {
+    run_simulated(async {
+        let ends = Ends::simulated(&LinkConfig::perfect()).await;
+        let hub = ends.hub_session();
+        let (operation, mut send, mut recv) = open(&hub, &ends.agent).await;
+        send.write_all(&all(&[ACCEPTED, DONE])).await.unwrap();
+        assert_eq!(operation.done().await, Ok(Bytes::from_static(b"\0\0")));
+        // The hub has nothing more to say, and says so.
+        assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+        assert_eq!(hub.operations(), 1);
+        let over = Instant::now();
+        assert_eq!(stop_code(&send).await, Some(CANCELLED));
+        assert!(over.elapsed() < Duration::from_secs(11));
+        settle().await;
+        assert_eq!(hub.operations(), 0);
+        assert_eq!(hub.violations(), BTreeMap::new());
+        finish(open(&hub, &ends.agent).await).await;
     });
 }

@@ -10,9 +10,10 @@ use hub_protocol::kind::exec;
 use hub_quic::operation::{Ended, Operation};
 use hub_quic::session::{MAX_VIOLATIONS, Session};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
+use tokio::time::{Instant, sleep};
 
 use crate::raw::*;
-use crate::support::{Ends, run, run_simulated};
+use crate::support::{Ends, run, run_simulated, settle};
 
 const WINDOW: u64 = 1;
 const PROTOCOL: u64 = 2;
@@ -361,4 +362,31 @@ fn a_hub_that_goes_on_after_the_outcome_is_not_heard() {
         assert_eq!(agent.violations(), BTreeMap::new());
         finish(open(&ends.hub, &agent).await).await;
     });
+}
+
+/// A hub that never ends its direction holds a stream for 10 s and no longer, whatever it goes on
+/// to send.
+#[test]
+fn a_hub_that_never_ends_its_direction_holds_no_stream() {
+    for noise in [false, true] {
+        run_simulated(async move {
+            let ends = Ends::simulated(&LinkConfig::perfect()).await;
+            let agent = ends.agent_session();
+            let (operation, mut send, mut recv) = open(&ends.hub, &agent).await;
+            operation.accept(Bytes::new());
+            operation.finish(Bytes::from_static(b"\0\0"));
+            expect(&mut recv, &all(&[ACCEPTED, DONE])).await;
+            assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+            let over = Instant::now();
+            while noise && send.write_all(&credit(STDOUT, 9)).await.is_ok() {
+                sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!(stop_code(&send).await, Some(CANCELLED));
+            assert!(over.elapsed() < Duration::from_secs(11));
+            settle().await;
+            assert_eq!(agent.operations(), 0);
+            assert_eq!(agent.violations(), BTreeMap::new());
+            finish(open(&ends.hub, &agent).await).await;
+        });
+    }
 }
