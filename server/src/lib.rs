@@ -16,6 +16,7 @@ pub mod enroll;
 pub mod files;
 pub mod hub;
 pub mod proxy;
+mod seats;
 pub mod secret;
 pub mod server;
 pub mod sessions;

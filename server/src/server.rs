@@ -215,6 +215,9 @@ pub struct Server {
     bound: Bound,
     endpoints: [Endpoint; 2],
     stop: watch::Sender<bool>,
+    /// The API and the data plane, which end by themselves once told to stop.
+    serving: JoinSet<()>,
+    /// Everything else.
     tasks: JoinSet<()>,
 }
 
@@ -282,15 +285,15 @@ impl Server {
         );
 
         let (stop, stopping) = watch::channel(false);
-        let mut tasks = JoinSet::new();
+        let (mut serving, mut tasks) = (JoinSet::new(), JoinSet::new());
         if let Some(listener) = api_listener {
             let api = api::Api::new(hub.clone(), &config.data_dir, config.api_tls.as_ref())?;
-            tasks.spawn(api.serve(listener, stopping.clone())?);
+            serving.spawn(api.serve(listener, stopping.clone())?);
         }
         if let Some(listener) = proxy_listener {
             let proxy = proxy(&hub, config.domain.clone());
             let mut stopping = stopping.clone();
-            tasks.spawn(async move {
+            serving.spawn(async move {
                 let stopped = async {
                     let _ = stopping.wait_for(|stop| *stop).await;
                 };
@@ -327,6 +330,7 @@ impl Server {
             bound,
             endpoints: [agents, enrollment],
             stop,
+            serving,
             tasks,
         })
     }
@@ -341,12 +345,21 @@ impl Server {
         &self.bound
     }
 
-    /// Stops: no new work, a goodbye to all agents, then the connections and the ledger are closed.
+    /// Stops: no new connections; what operators and browsers have under way comes to its end, for
+    /// 5 s and 10 s at most; then a goodbye to all agents, and the connections and the ledger are
+    /// closed.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
-        self.hub.sessions().go_away("the hub is stopping");
-        // The goodbyes leave within a round trip; agents that are slower see the connection close.
-        sleep(Duration::from_millis(100)).await;
+        for endpoint in &self.endpoints {
+            // Whoever dials now finds nobody, and dials again.
+            endpoint.set_server_config(None);
+        }
+        while self.serving.join_next().await.is_some() {}
+        if !self.hub.sessions().all().is_empty() {
+            self.hub.sessions().go_away("the hub is stopping");
+            // The goodbyes leave within a round trip; slower agents see the connection close.
+            sleep(Duration::from_millis(100)).await;
+        }
         for endpoint in &self.endpoints {
             endpoint.close(
                 VarInt::from_u32(CloseCode::GOING_AWAY.0),

@@ -11,5 +11,6 @@
 mod exec;
 mod gone;
 mod resources;
+mod stop;
 mod tls;
 mod world;

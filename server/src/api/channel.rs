@@ -4,6 +4,8 @@
 //! `Status` of Kubernetes' `meta/v1` as JSON: how the command ended, or why nobody can say. Pure:
 //! server and client share it.
 
+use std::ops::RangeInclusive;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,9 @@ pub const RESIZE: u8 = 4;
 /// Closes the channel whose number follows: stdin, from the client; from the server it says that
 /// the command takes no more of it.
 pub const CLOSE: u8 = 255;
+
+/// The numbers that a signal can have; a shell says 128 more.
+pub const SIGNALS: RangeInclusive<i32> = 1..=127;
 
 /// A message on a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +98,7 @@ pub fn encode(channel: u8, data: &[u8]) -> Bytes {
 pub enum LastWord {
     /// The command exited with this code.
     Exited(i32),
-    /// It was killed by this signal.
+    /// It was killed by this signal, one of [`SIGNALS`].
     Signaled(i32),
     /// Nobody can say: it may still be running. The text says why.
     Unknown(String),
@@ -170,7 +175,10 @@ impl LastWord {
             }
             Self::Signaled(signal) => {
                 let message = format!("the command was killed by signal {signal}");
-                let causes = [(CAUSE_EXIT, 128 + signal), (CAUSE_SIGNAL, *signal)];
+                let causes = [
+                    (CAUSE_EXIT, signal.saturating_add(128)),
+                    (CAUSE_SIGNAL, *signal),
+                ];
                 failure(message, REASON_EXIT, None, &causes)
             }
             Self::Unknown(why) => failure(why.clone(), REASON_INTERNAL, Some(500), &[]),
@@ -200,7 +208,7 @@ impl LastWord {
             number(CAUSE_EXIT),
             number(CAUSE_SIGNAL),
         ) {
-            (REASON_EXIT, _, Some(signal)) if signal > 0 => Self::Signaled(signal),
+            (REASON_EXIT, _, Some(signal)) if SIGNALS.contains(&signal) => Self::Signaled(signal),
             (REASON_EXIT, Some(code), None) if code != 0 => Self::Exited(code),
             _ if status.message.is_empty() => Self::Unknown("the hub gives no reason".into()),
             _ => Self::Unknown(status.message),
@@ -256,6 +264,7 @@ mod tests {
             r#"{"status":"Failure","reason":"NonZeroExitCode"}"#,
             r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"0"}]}}"#,
             r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"x"}]}}"#,
+            r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"Signal","message":"2147483647"}]}}"#,
         ] {
             let word = LastWord::from_json(text.as_bytes());
             assert!(matches!(word, LastWord::Unknown(_)), "{text}: {word:?}");

@@ -23,12 +23,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::channel::{self, LastWord, Message};
 use super::hangup::Hangup;
+use crate::seats::Seat;
 
 /// How often something is said to a client, so that its kernel answers for one that is gone.
 const PING: Duration = Duration::from_secs(5);
 
-/// How long a client that broke the protocol may take to be told so.
+/// How long a client may take to be told why its exec is given up.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long a client that has had the last word may take to close.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// A query that asks for no exec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +99,8 @@ fn once<T>(name: &'static str, slot: &mut Option<T>, value: T) -> Result<(), Que
 /// Why the client gets nothing more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Gone {
+    /// The hub stops, and has waited long enough.
+    Cut,
     /// It closed, or its connection broke.
     Left,
     /// It broke the subprotocol, which it is told with this close code and text.
@@ -102,13 +108,14 @@ enum Gone {
 }
 
 /// Carries an exec that the agent has begun until the command has ended or the client is gone.
-/// Dropping the operation early stops the command.
+/// Dropping the operation early stops the command. Holds the connection's seat meanwhile.
 pub(super) async fn run(
     socket: WebSocket,
     operation: Operation,
     node: &str,
     stdin: bool,
     hangup: Hangup,
+    seat: &Seat,
 ) {
     let (mut sink, stream) = socket.split();
     let (refuses, refused) = oneshot::channel();
@@ -117,6 +124,7 @@ pub(super) async fn run(
     let gone = tokio::select! {
         gone = &mut input => gone,
         () = hangup.wait() => Gone::Left,
+        () = seat.cut() => Gone::Cut,
         ended = output(&mut sink, &operation, node, refused) => match ended {
             Ok(word) => {
                 drop(operation);
@@ -124,8 +132,9 @@ pub(super) async fn run(
                 // What the client still sends has to be read: a connection that is closed over
                 // unread bytes is reset, and takes the last word with it.
                 tokio::select! {
-                    _ = input => {}
+                    _ = timeout(CLOSING, input) => {}
                     () = hangup.wait() => {}
+                    () = seat.cut() => {}
                 }
                 return;
             }
@@ -135,6 +144,14 @@ pub(super) async fn run(
     drop(operation);
     match gone {
         Gone::Left => tracing::info!("the client is gone; the command is stopped"),
+        Gone::Cut => {
+            tracing::info!("the hub stops; the command is stopped");
+            let word = LastWord::Unknown(format!(
+                "node {node}: the hub is stopping; the command is told to stop, and how it ends \
+                 is not waited for"
+            ));
+            let _ = timeout(FAREWELL, say_last(&mut sink, &word)).await;
+        }
         Gone::Violated(code, reason) => {
             tracing::warn!(%reason, "the client broke the protocol; the command is stopped");
             let close = WsMessage::Close(Some(CloseFrame {
@@ -248,14 +265,21 @@ async fn output(
         };
         sink.send(WsMessage::Binary(message)).await?;
     };
+    say_last(sink, &word).await?;
+    Ok(word)
+}
+
+async fn say_last(
+    sink: &mut SplitSink<WebSocket, WsMessage>,
+    word: &LastWord,
+) -> Result<(), axum::Error> {
     let status = channel::encode(channel::STATUS, &word.to_json());
     sink.send(WsMessage::Binary(status)).await?;
     let close = CloseFrame {
         code: close_code::NORMAL,
         reason: "".into(),
     };
-    sink.send(WsMessage::Close(Some(close))).await?;
-    Ok(word)
+    sink.send(WsMessage::Close(Some(close))).await
 }
 
 /// The next bytes of an output. At its end, whichever, the receiver goes: why it ended early is
@@ -277,7 +301,10 @@ fn last_word(node: &str, done: Result<Bytes, Ended>) -> LastWord {
     match done {
         Ok(body) => match hub_protocol::kind::decode("Done", &body) {
             Ok(Outcome::Exited(code)) => LastWord::Exited(code),
-            Ok(Outcome::Signaled(signal)) => LastWord::Signaled(signal),
+            Ok(Outcome::Signaled(signal)) if channel::SIGNALS.contains(&signal) => {
+                LastWord::Signaled(signal)
+            }
+            Ok(Outcome::Signaled(signal)) => unknown(&format_args!("there is no signal {signal}")),
             Ok(Outcome::Unknown) => unknown(&"the node lost track of it"),
             Err(error) => unknown(&error),
         },
@@ -362,9 +389,10 @@ mod tests {
             last_word("a", encode(&Outcome::Signaled(15))),
             LastWord::Signaled(15)
         );
-        assert!(matches!(
-            last_word("a", encode(&Outcome::Unknown)),
-            LastWord::Unknown(_)
-        ));
+        let signal = Outcome::Signaled;
+        for outcome in [Outcome::Unknown, signal(0), signal(-9), signal(i32::MAX)] {
+            let word = last_word("a", encode(&outcome));
+            assert!(matches!(word, LastWord::Unknown(_)), "{outcome:?}");
+        }
     }
 }

@@ -27,6 +27,7 @@ use super::types::{
 };
 use super::{Api, channel, exec};
 use crate::hub::{Addresses, Hub, NodeStatus};
+use crate::seats::Seat;
 
 /// The most bytes of a request's body.
 const MAX_BODY: usize = 64 * 1024;
@@ -329,6 +330,7 @@ async fn exec_on_node(
     node: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
     Extension(hangup): Extension<Hangup>,
+    Extension(seat): Extension<Seat>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let invalid = |detail: String| Problem::new(Kind::InvalidRequest, detail).operation("exec");
@@ -358,7 +360,7 @@ async fn exec_on_node(
         .max_message_size(channel::MAX_MESSAGE)
         .max_frame_size(channel::MAX_MESSAGE);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        exec::run(socket, operation, &node, stdin, hangup)
+        exec::run(socket, operation, &node, stdin, hangup, &seat)
             .instrument(span)
             .await;
     }))

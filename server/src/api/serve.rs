@@ -1,7 +1,7 @@
 //! The API's connections: accepted, secured, watched and handed to the router.
 //!
-//! The accept loop is our own because handlers need to know when the client hangs up, which only
-//! the socket itself tells: see [`super::hangup`].
+//! Each connection is served by us because handlers need to know when the client hangs up, which
+//! only the socket itself tells: see [`super::hangup`].
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,21 +18,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::hangup::Hangup;
+use crate::seats::{self, Limits, Seat};
 
-/// How many connections are served at once; further ones wait in the kernel.
-const MAX_CONNECTIONS: usize = 1024;
+/// How many connections are served at once, execs among them; further ones wait in the kernel.
+const MAX_CONNECTIONS: u32 = 1024;
 /// How long a TLS handshake, and the head of a request, may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long requests under way may take to end when the hub shuts down.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long to wait after a connection could not be accepted: there are no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes of a request's head: the command of an exec is in its query.
 const MAX_HEAD: usize = 128 * 1024;
 
@@ -119,49 +116,27 @@ pub(super) async fn serve(
     tls: Option<Tls>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let (closing, closed) = watch::channel(false);
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    let mut shutdown = std::pin::pin!(shutdown);
-    loop {
-        let accept = async {
-            // The semaphore is never closed.
-            let permit = room.clone().acquire_owned().await.ok();
-            (listener.accept().await, permit)
-        };
-        tokio::select! {
-            () = &mut shutdown => break,
-            (accepted, permit) = accept => match accepted {
-                Ok((stream, remote)) => {
-                    let connection = connection(stream, router.clone(), tls.clone(), closed.clone());
-                    connections.spawn(async move {
-                        if let Err(error) = connection.await {
-                            tracing::debug!(%remote, %error, "a connection of the API failed");
-                        }
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the API can't accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
+    let limits = Limits {
+        whose: "operators",
+        connections: MAX_CONNECTIONS,
+        drain: GRACE,
+    };
+    seats::serve(listener, limits, shutdown, |stream, remote, seat| {
+        let connection = connection(stream, router.clone(), tls.clone(), seat);
+        async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%remote, %error, "a connection of the API failed");
+            }
         }
-    }
-    drop(listener);
-    closing.send_replace(true);
-    let ended = async { while connections.join_next().await.is_some() {} };
-    if timeout(GRACE, ended).await.is_err() {
-        tracing::info!("some requests to the API were cut off");
-    }
+    })
+    .await;
 }
 
 async fn connection(
     stream: TcpStream,
     router: Router,
     tls: Option<Tls>,
-    closed: watch::Receiver<bool>,
+    seat: Seat,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -170,11 +145,15 @@ async fn connection(
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     let hangup = Hangup::watch(&stream)?;
     match tls {
-        None => http(stream, router, hangup, closed).await,
+        None => http(stream, router, hangup, seat).await,
         Some(Tls(acceptor)) => {
-            let stream = timeout(PATIENCE, acceptor.accept(stream)).await;
+            let stream = tokio::select! {
+                stream = timeout(PATIENCE, acceptor.accept(stream)) => stream,
+                // Nothing was asked yet.
+                () = seat.stopping() => return Ok(()),
+            };
             let stream = stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            http(stream, router, hangup, closed).await
+            http(stream, router, hangup, seat).await
         }
     }
 }
@@ -183,11 +162,13 @@ async fn http(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     router: Router,
     hangup: Hangup,
-    mut closed: watch::Receiver<bool>,
+    seat: Seat,
 ) -> io::Result<()> {
     let router = TowerToHyperService::new(router);
+    let of_request = seat.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(hangup.clone());
+        request.extensions_mut().insert(of_request.clone());
         router.call(request)
     });
     let connection = hyper::server::conn::http1::Builder::new()
@@ -199,7 +180,7 @@ async fn http(
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = async { drop(closed.wait_for(|closed| *closed).await) } => {
+        () = seat.stopping() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

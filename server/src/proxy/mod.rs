@@ -39,7 +39,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::pending;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -61,9 +61,7 @@ use rustix::net::sockopt::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use answer::Answer;
 use body::ProxyBody;
@@ -72,12 +70,11 @@ use head::Origin;
 use place::{Place, place};
 pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
 
+use crate::seats::{self, Limits, Seat};
+
 /// How long an agent may take to say that the target is connected: longer than it waits itself
 /// for its list of exposures and for the target.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long to wait after a connection could not be accepted, as when files have run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a browser's connection is silent before its system is asked whether it is there.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
@@ -96,8 +93,8 @@ pub struct Config {
     /// How long a browser may take to send a request's head, and keep a connection open between
     /// requests.
     pub head_timeout: Duration,
-    /// Connections of browsers at once; more wait to be accepted.
-    pub max_connections: usize,
+    /// Connections of browsers at once, tunnels among them; more wait to be accepted.
+    pub max_connections: u32,
     /// How long requests under way may go on once the hub stops.
     pub drain: Duration,
 }
@@ -143,55 +140,23 @@ impl Proxy {
 
     /// Serves browsers until `stop`; then lets requests under way go on for the time configured.
     pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
-        let room = Arc::new(Semaphore::new(self.inner.config.max_connections));
-        let (stopping, stopped) = watch::channel(false);
-        let mut connections = JoinSet::new();
-        let mut stop = pin!(stop);
-        loop {
-            let accepted = async {
-                // Never closed.
-                let permit = room.clone().acquire_owned().await.ok();
-                (permit, listener.accept().await)
-            };
-            let (permit, accepted) = tokio::select! {
-                biased;
-                () = &mut stop => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = accepted => accepted,
-            };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!("a browser's connection could not be accepted: {error}");
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let (proxy, mut stopped) = (self.clone(), stopped.clone());
-            connections.spawn(async move {
-                let stop = async move { _ = stopped.wait_for(|stopped| *stopped).await };
-                proxy.serve_stream(stream, peer, stop).await;
-                drop(permit);
-            });
-        }
-        drop(listener);
-        stopping.send_replace(true);
-        let all = async { while connections.join_next().await.is_some() {} };
-        if timeout(self.inner.config.drain, all).await.is_err() {
-            tracing::info!("requests of browsers are still under way, and are broken off");
-        }
+        let limits = Limits {
+            whose: "browsers",
+            connections: self.inner.config.max_connections,
+            drain: self.inner.config.drain,
+        };
+        seats::serve(listener, limits, stop, |stream, peer, seat| {
+            let proxy = self.clone();
+            async move { proxy.serve_stream(stream, peer, seat).await }
+        })
+        .await;
     }
 
-    async fn serve_stream(
-        &self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        stop: impl Future<Output = ()>,
-    ) {
+    async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, seat: Seat) {
         // A connection that is gone already says so soon enough.
         let _ = stream.set_nodelay(true);
         let _ = probe(&stream);
-        if let Some(stream) = self.connection(stream, peer, stop).await {
+        if let Some(stream) = self.connection(stream, peer, Some(seat)).await {
             // A browser that reads until the connection's end must not take this for the end.
             let _ = stream.set_zero_linger();
         }
@@ -202,17 +167,12 @@ impl Proxy {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.connection(io, peer, pending()).await;
+        self.connection(io, peer, None).await;
     }
 
     /// Serves a connection. Gives it back if closing it would end a response that is not whole:
     /// HTTP/1.0 has no other sign of an end.
-    async fn connection<I>(
-        &self,
-        io: I,
-        peer: SocketAddr,
-        stop: impl Future<Output = ()>,
-    ) -> Option<I>
+    async fn connection<I>(&self, io: I, peer: SocketAddr, seat: Option<Seat>) -> Option<I>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -221,7 +181,7 @@ impl Proxy {
             if request.version() < Version::HTTP_11 {
                 old.store(true, Ordering::Relaxed);
             }
-            self.handle(request, peer)
+            self.handle(request, peer, seat.clone())
         });
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -233,7 +193,7 @@ impl Proxy {
             .with_upgrades();
         let served = tokio::select! {
             served = &mut connection => Some(served),
-            () = stop => None,
+            () = stopping(seat.as_ref()) => None,
         };
         let served = if let Some(served) = served {
             served
@@ -253,12 +213,14 @@ impl Proxy {
         &self,
         request: Request<Incoming>,
         peer: SocketAddr,
+        seat: Option<Seat>,
     ) -> Result<Response<ProxyBody>, Infallible> {
         let (mut head, body) = request.into_parts();
         // A browser that waits for a go-ahead has not sent its body, and need not.
         let waits = head.headers.contains_key(EXPECT);
         let mut body = Some(body);
-        let response = match self.carry(&mut head, &mut body, waits, peer).await {
+        let carried = self.carry(&mut head, &mut body, waits, peer, seat);
+        let response = match carried.await {
             Ok(response) => response,
             Err(answer) => {
                 tracing::debug!(status = answer.status.as_u16(), "{}", answer.reason);
@@ -278,6 +240,7 @@ impl Proxy {
         body: &mut Option<Incoming>,
         waits: bool,
         peer: SocketAddr,
+        seat: Option<Seat>,
     ) -> Result<Response<ProxyBody>, Answer> {
         let on_upgrade = head.extensions.remove::<OnUpgrade>();
         let length = body.as_ref().and_then(|body| body.size_hint().exact());
@@ -325,7 +288,7 @@ impl Proxy {
             (Some(upgrade), Some(sender))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                tokio::spawn(tunnel::run(operation, sender, upgrade));
+                tokio::spawn(tunnel::run(operation, sender, upgrade, seat));
                 Ok(response.map(|()| ProxyBody::own(Bytes::new())))
             }
             (_, sender) => {
@@ -387,6 +350,13 @@ impl Proxy {
             Answer::unrouted(&error, unknown)
         })?;
         Ok((asked, resolved))
+    }
+}
+
+async fn stopping(seat: Option<&Seat>) {
+    match seat {
+        Some(seat) => seat.stopping().await,
+        None => pending().await,
     }
 }
 

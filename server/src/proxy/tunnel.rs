@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::exchange::{outcome, settled};
+use crate::seats::Seat;
 
 /// How much is read from the browser at once, in bytes.
 const READ: usize = MAX_DATA / 4;
@@ -19,8 +20,25 @@ const READ: usize = MAX_DATA / 4;
 struct Broke;
 
 /// Carries bytes until both directions have ended. When one breaks, so does the other: the
-/// operation is cancelled, and the browser's connection closed.
-pub(super) async fn run(operation: Arc<Operation>, sender: Sender, upgrade: OnUpgrade) {
+/// operation is cancelled, and the browser's connection closed. Holds the connection's seat, and
+/// ends when that is cut.
+pub(super) async fn run(
+    operation: Arc<Operation>,
+    sender: Sender,
+    upgrade: OnUpgrade,
+    seat: Option<Seat>,
+) {
+    let carried = carry(operation, sender, upgrade);
+    match seat {
+        Some(seat) => tokio::select! {
+            () = carried => {}
+            () = seat.cut() => {}
+        },
+        None => carried.await,
+    }
+}
+
+async fn carry(operation: Arc<Operation>, sender: Sender, upgrade: OnUpgrade) {
     let Ok(upgraded) = upgrade.await else {
         return;
     };
