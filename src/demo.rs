@@ -61,7 +61,6 @@ struct Workplace {
 ///
 /// # Errors
 /// Something that it shows does not work here.
-#[expect(clippy::print_stdout, reason = "it talks to a person")]
 pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let scratch = tempfile::Builder::new().prefix("hub-demo-").tempdir()?;
     let agent_dir = scratch.path().join("agent");
