@@ -8,7 +8,7 @@ use std::time::Duration;
 use hub_protocol::code::CloseCode;
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
-use hub_protocol::session::{Control, Hello, Platform, Refused, Welcome};
+use hub_protocol::session::{Control, Hello, Platform, Refused, Welcome, shown};
 use hub_protocol::version::VersionRange;
 use hub_protocol::{Generation, Incarnation};
 use hub_quic::endpoint::{self, Network, Transport};
@@ -32,6 +32,10 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long operations may take to stop what they run when the agent stops: the time between TERM
 /// and KILL, and a little.
 const STOP_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// How long the hub may take to acknowledge the agent's last words, and the connection to say that
+/// it is closed.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Random bytes, from the system or from a simulation's seed.
 pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -175,11 +179,11 @@ impl Uplink {
             }
             Ok(other) => {
                 close(CloseCode::PROTOCOL_VIOLATED, b"Welcome expected");
-                let what = format!("Welcome was expected, not {other:?}");
+                let what = format!("Welcome was expected, not {}", other.name());
                 return Err(ControlError::Malformed(what).into());
             }
             Err(error) => {
-                close(CloseCode::PROTOCOL_VIOLATED, b"Welcome expected");
+                close(close_code(&error), b"Welcome expected");
                 return Err(error.into());
             }
         };
@@ -200,7 +204,7 @@ impl Uplink {
             .await;
         if ended.is_ok() {
             // Let the farewell leave before the socket goes.
-            let _ = timeout(Duration::from_secs(1), dialled.endpoint.wait_idle()).await;
+            let _ = timeout(FAREWELL, dialled.endpoint.wait_idle()).await;
         }
         ended
     }
@@ -221,16 +225,15 @@ impl Uplink {
             tokio::select! {
                 biased;
                 error = session.connection().closed() => break Err(SessionError::Closed(error)),
-                () = is_set(&mut stop) => {
-                    let _ = sender.send(&Control::GoAway("the agent is stopping".into())).await;
-                    break Ok(());
-                }
+                () = is_set(&mut stop) => break Ok(()),
                 control = receiver.receive() => match control {
                     Ok(Control::Targets(targets)) => self.tools.targets.update(targets),
-                    Ok(Control::GoAway(reason)) => tracing::info!("the hub is going away: {reason}"),
+                    Ok(Control::GoAway(reason)) => {
+                        tracing::info!("the hub is going away: {}", shown(&reason));
+                    }
                     Ok(_) => {}
                     Err(error) => {
-                        session.close(CloseCode::PROTOCOL_VIOLATED, "control");
+                        session.close(close_code(&error), "control");
                         break Err(error.into());
                     }
                 },
@@ -259,6 +262,16 @@ impl Uplink {
                 }
             }
         };
+        if ended.is_ok() {
+            let farewell = async {
+                let words = Control::GoAway("the agent is stopping".into());
+                if sender.send(&words).await.is_ok() {
+                    sender.finish().await;
+                }
+            };
+            // Closing a connection drops what was not sent yet.
+            let _ = timeout(FAREWELL, farewell).await;
+        }
         // Lost or left: every operation learns of it, and stops what it runs.
         session.close(CloseCode::GOING_AWAY, "the agent has ended the session");
         if ended.is_ok() {
@@ -296,6 +309,15 @@ impl Uplink {
         self.time
             .current_time()
             .map_or(0, |time| time.as_secs() * 1000)
+    }
+}
+
+/// How a session is closed whose control stream is of no more use. A hub that ended it broke no
+/// rule: the agent leaves, and dials again.
+fn close_code(error: &ControlError) -> CloseCode {
+    match error {
+        ControlError::Lost(_) => CloseCode::GOING_AWAY,
+        ControlError::Malformed(_) => CloseCode::PROTOCOL_VIOLATED,
     }
 }
 

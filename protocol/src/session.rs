@@ -88,7 +88,7 @@ pub struct Welcome {
 
 /// The hub's answer to a `Hello` it does not take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}")]
+#[error("{}", shown(message))]
 pub struct Refused {
     /// Whether asking again is of no use.
     pub permanent: bool,
@@ -151,6 +151,23 @@ pub enum Control {
     },
 }
 
+/// How many characters of a peer's text for people are shown.
+const SHOWN: usize = 80;
+
+/// What is shown of a peer's text for people: one line of at most 80 characters, so that a peer can
+/// neither fill a log nor forge its lines.
+pub fn shown(text: &str) -> String {
+    let mut line: String = text
+        .chars()
+        .take(SHOWN)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(SHOWN).is_some() {
+        line.push('…');
+    }
+    line
+}
+
 const HELLO: u64 = 0x01;
 const WELCOME: u64 = 0x02;
 const REFUSED: u64 = 0x03;
@@ -170,6 +187,19 @@ fn from_json<'de, T: Deserialize<'de>>(
 }
 
 impl Control {
+    /// The kind of frame, for logs: what a peer sent with it stays out of them.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "Hello",
+            Self::Welcome(_) => "Welcome",
+            Self::Refused(_) => "Refused",
+            Self::Heartbeat { .. } => "Heartbeat",
+            Self::GoAway(_) => "GoAway",
+            Self::Targets(_) => "Targets",
+            Self::Unknown { .. } => "a frame that this version does not know",
+        }
+    }
+
     /// The frame as it goes onto the stream.
     pub fn encode(&self) -> Bytes {
         match self {
@@ -204,6 +234,14 @@ impl Control {
 mod tests {
     use super::*;
     use crate::frame::Decoder;
+
+    #[test]
+    fn a_text_of_a_peer_is_one_line_of_bounded_length() {
+        assert_eq!(shown("going"), "going");
+        assert_eq!(shown("a\nb\u{1b}[2J"), "a b [2J");
+        assert_eq!(shown(&"ä".repeat(80)), "ä".repeat(80));
+        assert_eq!(shown(&"ä".repeat(100_000)), "ä".repeat(80) + "…");
+    }
 
     fn decode(wire: Bytes) -> Result<Control, BodyError> {
         let mut decoder = Decoder::default();

@@ -268,6 +268,52 @@ fn a_hub_that_breaks_the_rules_of_the_control_stream_loses_the_session() {
     });
 }
 
+#[test]
+fn an_agent_that_stops_says_so_before_it_leaves() {
+    run(async {
+        let hub = HostileHub::new(49).await;
+        let mut session = hub.session().await;
+        let _running = session.accepted(OPEN_SLEEP).await;
+        let commands = hub.agent.commands.clone();
+        let heard = async {
+            loop {
+                match session.reader.frame().await.unwrap() {
+                    Some((tag, _)) if tag == u64::from(HEARTBEAT) => {}
+                    Some(last) => {
+                        assert_eq!(last.0, u64::from(GO_AWAY));
+                        assert!(last.1.ends_with(b"the agent is stopping"));
+                        break;
+                    }
+                    None => panic!("no word of leaving"),
+                }
+            }
+            assert_eq!(session.reader.frame().await.unwrap(), None);
+            assert_eq!(close_code(&session.connection).await, 1);
+        };
+        tokio::join!(heard, hub.agent.stop());
+        assert_eq!(commands.alive(), 0);
+    });
+}
+
+/// That is no breach: the agent leaves, and dials again.
+#[test]
+fn a_hub_may_end_the_control_stream() {
+    run(async {
+        let hub = HostileHub::new(50).await;
+        for reset in [false, true] {
+            let mut session = hub.session().await;
+            let _running = session.accepted(OPEN_SLEEP).await;
+            if reset {
+                session.control.reset(0u8.into()).unwrap();
+            } else {
+                session.control.finish().unwrap();
+            }
+            assert_eq!(close_code(&session.connection).await, 1);
+            hub.agent.commands.until_alive(0).await;
+        }
+    });
+}
+
 /// The hub says how often; an agent does not let itself be made to send without an end.
 #[test]
 fn an_agent_beats_once_a_second_at_most() {

@@ -49,6 +49,7 @@ pub const HELLO: u8 = 0x01;
 pub const WELCOME: u8 = 0x02;
 pub const REFUSED: u8 = 0x03;
 pub const HEARTBEAT: u8 = 0x10;
+pub const GO_AWAY: u8 = 0x11;
 pub const TARGETS: u8 = 0x12;
 
 /// A variable-length integer as RFC 9000 has it.
