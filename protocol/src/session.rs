@@ -109,6 +109,8 @@ pub mod refusal {
     pub const FOREIGN_DEPLOYMENT: &str = "foreign_deployment";
     /// The certificate is valid and the ledger does not know it.
     pub const UNKNOWN_IDENTITY: &str = "unknown_identity";
+    /// The certificate has expired.
+    pub const EXPIRED: &str = "expired";
     /// The node was revoked.
     pub const REVOKED: &str = "revoked";
     /// A newer process of the node has registered.

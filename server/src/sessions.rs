@@ -30,6 +30,9 @@ pub use listen::{SessionConfig, serve};
 use crate::clock::Clock;
 use crate::store::Store;
 
+/// How much of what a peer says is worth a place in the log, in characters.
+const PEER_TEXT: usize = 80;
+
 /// A node's session as the hub sees it.
 #[derive(Debug, Clone)]
 pub struct Connected {
@@ -43,6 +46,8 @@ pub struct Connected {
     pub since: Timestamp,
     /// When it was last heard of.
     pub last_heard: Timestamp,
+    /// Its agent said that it leaves: what is under way may finish, and nothing new begins.
+    pub draining: bool,
     /// What is to be said on its control stream.
     control: mpsc::Sender<Control>,
 }
@@ -82,15 +87,16 @@ impl Sessions {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session of a node, if it has one.
+    /// The session of a node for new operations, if it has one that takes them.
     pub fn get(&self, node: &NodeId) -> Option<Session> {
         self.lock()
             .nodes
             .get(node)
+            .filter(|connected| !connected.draining)
             .map(|connected| connected.session.clone())
     }
 
-    /// The session of a node that the ledger has just told us of. One that was revoked has none,
+    /// The session for new operations of a node that the ledger has just told us of. One that was revoked has none,
     /// whoever wrote that into the ledger: a session that still stands is closed.
     pub(crate) fn of(&self, node: &Node) -> Option<Session> {
         if node.revoked.is_some() {
@@ -169,6 +175,16 @@ impl Sessions {
         Some(removed.last_heard)
     }
 
+    /// The agent of this registration said that it leaves: its session gets nothing new.
+    fn drain(&self, node: NodeId, epoch: Epoch) {
+        if let Some(connected) = self.lock().nodes.get_mut(&node)
+            && connected.epoch == epoch
+        {
+            connected.draining = true;
+        }
+        self.changed();
+    }
+
     fn heard(&self, node: NodeId, epoch: Epoch, now: Timestamp) {
         if let Some(connected) = self.lock().nodes.get_mut(&node)
             && connected.epoch == epoch
@@ -190,16 +206,14 @@ impl Sessions {
         {
             // Its control stream is stuck. Coming back, it is told the newest list.
             tracing::warn!(%node, "the agent takes nothing on its control stream; closing its session");
-            if let Some(session) = self.get(node) {
-                session.close(CloseCode::TIMED_OUT, "the control stream is stuck");
-            }
+            self.close(node, CloseCode::TIMED_OUT, "the control stream is stuck");
         }
     }
 
     /// Closes a node's session.
     pub fn close(&self, node: &NodeId, code: CloseCode, reason: &str) {
-        if let Some(session) = self.get(node) {
-            session.close(code, reason);
+        if let Some(connected) = self.connected(node) {
+            connected.session.close(code, reason);
         }
     }
 
@@ -218,6 +232,29 @@ impl Sessions {
     }
 }
 
+/// What a peer says, for a log line: at most [`PEER_TEXT`] characters, without control characters.
+fn clip(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut clipped: String = text.chars().take(PEER_TEXT).map(clean).collect();
+    if text.chars().nth(PEER_TEXT).is_some() {
+        clipped.push('…');
+    }
+    clipped
+}
+
+/// The name of a frame of the control stream, for a log line.
+fn kind(control: &Control) -> &'static str {
+    match control {
+        Control::Hello(_) => "Hello",
+        Control::Welcome(_) => "Welcome",
+        Control::Refused(_) => "Refused",
+        Control::Heartbeat { .. } => "Heartbeat",
+        Control::GoAway(_) => "GoAway",
+        Control::Targets(_) => "Targets",
+        Control::Unknown { .. } => "a frame that is not known",
+    }
+}
+
 /// What a session needs of the hub.
 #[derive(Debug, Clone)]
 struct Context {
@@ -225,4 +262,17 @@ struct Context {
     clock: Clock,
     sessions: Sessions,
     config: Arc<SessionConfig>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_cannot_fill_the_log() {
+        assert_eq!(clip("it\nstops\u{1b}"), "it\u{fffd}stops\u{fffd}");
+        let most = "é".repeat(PEER_TEXT);
+        assert_eq!(clip(&most), most);
+        assert_eq!(clip(&"é".repeat(100_000)), most + "…");
+    }
 }

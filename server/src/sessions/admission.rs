@@ -12,7 +12,7 @@ use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, c
 use hub_quic::tls::PeerIdentity;
 use quinn::Connection;
 
-use super::Context;
+use super::{Context, clip, kind};
 use crate::store::StoreError;
 
 /// A Hello that was taken.
@@ -32,7 +32,8 @@ pub(super) async fn hello(
     match receiver.receive().await? {
         Control::Hello(hello) => Ok((sender, receiver, *hello)),
         other => Err(ControlError::Malformed(format!(
-            "Hello was expected, not {other:?}"
+            "Hello was expected, not {}",
+            kind(&other)
         ))),
     }
 }
@@ -50,7 +51,11 @@ fn check(hello: &Hello, ours: Deployment) -> Result<u32, Refused> {
         let message = format!(
             "the agent (release {}) speaks versions {} to {} of the protocol, this hub {} to {}; \
              upgrade the older of the two",
-            hello.release, theirs.min, theirs.max, ours.min, ours.max,
+            clip(&hello.release),
+            theirs.min,
+            theirs.max,
+            ours.min,
+            ours.max,
         );
         refuse(refusal::VERSION, message)
     })?;
@@ -125,7 +130,21 @@ fn refused(error: &StoreError) -> Refused {
         StoreError::Register(RegisterRefusal::Distrusted(Distrust::Revoked { .. })) => {
             (true, refusal::REVOKED)
         }
-        StoreError::Register(RegisterRefusal::Distrusted(_)) => (true, refusal::UNKNOWN_IDENTITY),
+        StoreError::Register(RegisterRefusal::Distrusted(Distrust::Expired { .. })) => {
+            (true, refusal::EXPIRED)
+        }
+        // Time mends it, or whoever sets the hub's clock.
+        StoreError::Register(RegisterRefusal::Distrusted(Distrust::NotYetValid { .. })) => {
+            return Refused {
+                permanent: false,
+                code: refusal::TRY_LATER.into(),
+                message: error.to_string(),
+                retry_after_ms: Some(60_000),
+            };
+        }
+        StoreError::Register(RegisterRefusal::Distrusted(
+            Distrust::UnknownNode { .. } | Distrust::UnknownKey { .. },
+        )) => (true, refusal::UNKNOWN_IDENTITY),
         // The ledger can't answer: nothing is decided, and what it says is not for agents.
         _ => {
             tracing::error!(%error, "the ledger could not register a node");
@@ -147,6 +166,10 @@ fn refused(error: &StoreError) -> Refused {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::str::FromStr as _;
+
     use hub_protocol::Incarnation;
     use hub_protocol::session::Platform;
 
@@ -179,5 +202,45 @@ mod tests {
         assert!(refused.message.contains("9.9.9"), "{refused}");
         let refused = check(&hello(1, 1), Deployment::from_bytes([2; 16])).unwrap_err();
         assert_eq!(refused.code, refusal::FOREIGN_DEPLOYMENT);
+    }
+
+    #[test]
+    fn only_what_time_does_not_mend_is_permanent() {
+        let name = || NodeName::from_str("a").unwrap();
+        let day = Timestamp::from_millis(1);
+        let distrust = [
+            (
+                Distrust::NotYetValid {
+                    name: name(),
+                    from: day,
+                },
+                refusal::TRY_LATER,
+                false,
+            ),
+            (
+                Distrust::Expired {
+                    name: name(),
+                    expired: day,
+                },
+                refusal::EXPIRED,
+                true,
+            ),
+            (
+                Distrust::Revoked {
+                    name: name(),
+                    revoked: day,
+                },
+                refusal::REVOKED,
+                true,
+            ),
+        ];
+        for (distrust, code, permanent) in distrust {
+            let text = distrust.to_string();
+            let refused = refused(&StoreError::Register(distrust.into()));
+            assert_eq!((&*refused.code, refused.permanent), (code, permanent));
+            assert_eq!(refused.message, text);
+        }
+        let busy = refused(&StoreError::Busy);
+        assert_eq!((&*busy.code, busy.permanent), (refusal::TRY_LATER, false));
     }
 }

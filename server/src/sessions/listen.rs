@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hub_ledger::Timestamp;
 use hub_protocol::code::CloseCode;
 use hub_protocol::session::Control;
+use hub_protocol::{Epoch, NodeId};
 use hub_quic::endpoint::{self, Handshakes};
 use hub_quic::session::{ControlReceiver, ControlSender, Session};
 use hub_quic::tls;
 use quinn::{Connecting, Connection, Endpoint, VarInt};
 use tokio::sync::mpsc;
-use tokio::time::{interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument as _;
 
-use super::{Connected, Context, Sessions, admission};
+use super::{Connected, Context, Sessions, admission, clip, kind};
 use crate::clock::Clock;
 use crate::store::Store;
 
@@ -25,7 +27,7 @@ pub struct SessionConfig {
     pub handshakes: Handshakes,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
-    /// How long an authenticated peer may take to say Hello.
+    /// How long an authenticated peer may take to say Hello, and to take what it is told.
     pub hello_timeout: Duration,
     /// How often an agent sends a heartbeat.
     pub heartbeat: Duration,
@@ -60,21 +62,22 @@ pub async fn serve(
         sessions,
         config: Arc::new(config),
     };
+    // Side by side: a ledger that is slow to note who is alive holds up nobody who dials.
+    tokio::select! {
+        biased;
+        () = accept(&endpoint, &context) => {}
+        () = record_sightings(&context) => {}
+    }
+}
+
+async fn accept(endpoint: &Endpoint, context: &Context) {
     let under_way = Arc::new(AtomicUsize::new(0));
-    let mut sightings = interval(context.config.sightings);
-    loop {
-        tokio::select! {
-            biased;
-            incoming = endpoint.accept() => {
-                let Some(incoming) = incoming else { return };
-                let now_under_way = under_way.load(Ordering::Relaxed);
-                let handshakes = &context.config.handshakes;
-                if let Some(connecting) = endpoint::admit(incoming, now_under_way, handshakes) {
-                    let ticket = Ticket::take(&under_way);
-                    tokio::spawn(connect(context.clone(), connecting, ticket));
-                }
-            }
-            _ = sightings.tick() => record_sightings(&context).await,
+    while let Some(incoming) = endpoint.accept().await {
+        let now_under_way = under_way.load(Ordering::Relaxed);
+        let handshakes = &context.config.handshakes;
+        if let Some(connecting) = endpoint::admit(incoming, now_under_way, handshakes) {
+            let ticket = Ticket::take(&under_way);
+            tokio::spawn(connect(context.clone(), connecting, ticket));
         }
     }
 }
@@ -95,18 +98,22 @@ impl Drop for Ticket {
     }
 }
 
+/// Writes down from time to time when each node was last heard of.
 async fn record_sightings(context: &Context) {
-    let sightings: Vec<_> = context
-        .sessions
-        .all()
-        .into_iter()
-        .map(|(node, connected)| (node, connected.epoch))
-        .collect();
-    if sightings.is_empty() {
-        return;
-    }
-    if let Err(error) = context.store.seen(sightings, context.clock.now()).await {
-        tracing::warn!(%error, "the ledger did not note which nodes are alive");
+    let mut due = interval(context.config.sightings);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        let all = context.sessions.all().into_iter();
+        let sightings: Vec<_> = all
+            .map(|(node, connected)| (node, connected.epoch, connected.last_heard))
+            .collect();
+        if sightings.is_empty() {
+            continue;
+        }
+        if let Err(error) = context.store.seen(sightings).await {
+            tracing::warn!(%error, "the ledger did not note which nodes are alive");
+        }
     }
 }
 
@@ -144,7 +151,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
     let (mut sender, receiver, hello) = match greeting {
         Ok(Ok(greeting)) => greeting,
         Ok(Err(error)) => {
-            tracing::info!(%error, "no Hello came");
+            tracing::info!(error = clip(&error.to_string()), "no Hello came");
             connection.close(
                 VarInt::from_u32(CloseCode::PROTOCOL_VIOLATED.0),
                 b"Hello expected",
@@ -168,10 +175,13 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
                 permanent = refused.permanent,
                 "refused: {refused}"
             );
-            if sender.send(&Control::Refused(refused)).await.is_ok() {
-                // The agent closes once it has read it; one that does not is not waited for.
-                let _ = timeout(context.config.hello_timeout, sender.finish()).await;
-            }
+            let told = async {
+                if sender.send(&Control::Refused(refused)).await.is_ok() {
+                    sender.finish().await;
+                }
+            };
+            // The agent closes once it has read it; one that does not is not waited for.
+            let _ = timeout(context.config.hello_timeout, told).await;
             connection.close(VarInt::from_u32(CloseCode::REFUSED.0), b"refused");
             return;
         }
@@ -185,21 +195,30 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
         hello: Arc::new(hello),
         since: now,
         last_heard: now,
+        draining: false,
         control,
     };
     let welcome = Control::Welcome(Box::new(admitted.welcome));
     let targets = Control::Targets(admitted.targets);
-    let greeted = match sender.send(&welcome).await {
-        Ok(()) => sender.send(&targets).await,
+    let patience = context.config.hello_timeout;
+    let name = &admitted.name;
+    let greeted = match say(&mut sender, &welcome, patience).await {
+        Ok(()) => say(&mut sender, &targets, patience).await,
         lost => lost,
     };
-    if greeted.is_err() || !context.sessions.install(identity.node_id, connected) {
+    if let Err(reason) = greeted {
+        tracing::info!(%name, epoch = epoch.0, "gone before it was welcome: {}", clip(&reason));
+        let session = &admitted.session;
+        session.close(CloseCode::TIMED_OUT, "Welcome was not taken");
+        mark_away(&context, identity.node_id, epoch, now).await;
+        return;
+    }
+    if !context.sessions.install(identity.node_id, connected) {
         admitted
             .session
             .close(CloseCode::SUPERSEDED, "a newer session of this node stands");
         return;
     }
-    let name = &admitted.name;
     tracing::info!(%name, epoch = epoch.0, remote = %connection.remote_address(), "connected");
     let reason = talk(
         &context,
@@ -212,17 +231,35 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
     )
     .await;
     if let Some(last_heard) = context.sessions.remove(identity.node_id, epoch) {
-        tracing::info!(%name, epoch = epoch.0, "away: {reason}");
-        let now = context.clock.now();
-        if let Err(error) = context
-            .store
-            .mark_away(identity.node_id, epoch, last_heard, now)
-            .await
-        {
-            tracing::warn!(%error, "the ledger did not note that the node is away");
-        }
+        tracing::info!(%name, epoch = epoch.0, "away: {}", clip(&reason));
+        mark_away(&context, identity.node_id, epoch, last_heard).await;
     } else {
+        let reason = clip(&reason);
         tracing::info!(%name, epoch = epoch.0, "replaced by a newer session: {reason}");
+    }
+}
+
+/// Notes that the session of this registration ended, unless a newer registration stands.
+async fn mark_away(context: &Context, node: NodeId, epoch: Epoch, last_heard: Timestamp) {
+    let now = context.clock.now();
+    if let Err(error) = context.store.mark_away(node, epoch, last_heard, now).await {
+        tracing::warn!(%error, "the ledger did not note that the node is away");
+    }
+}
+
+/// Sends a frame to an agent that takes it within `patience`; else gives why it did not.
+async fn say(
+    sender: &mut ControlSender,
+    control: &Control,
+    patience: Duration,
+) -> Result<(), String> {
+    match timeout(patience, sender.send(control)).await {
+        Ok(sent) => sent.map_err(|error| error.to_string()),
+        Err(_) => Err(format!(
+            "it did not take {} within {} s",
+            kind(control),
+            patience.as_secs()
+        )),
     }
 }
 
@@ -230,28 +267,34 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
 async fn talk(
     context: &Context,
     session: &Session,
-    node: hub_protocol::NodeId,
-    epoch: hub_protocol::Epoch,
+    node: NodeId,
+    epoch: Epoch,
     mut sender: ControlSender,
     mut receiver: ControlReceiver,
     mut queue: mpsc::Receiver<Control>,
 ) -> String {
+    let patience = context.config.hello_timeout;
     loop {
-        tokio::select! {
+        let words = tokio::select! {
             biased;
             error = session.connection().closed() => return error.to_string(),
             control = receiver.receive() => match control {
                 Ok(Control::Heartbeat { .. }) => {
                     context.sessions.heard(node, epoch, context.clock.now());
                     let clock_ms = context.clock.now().as_millis();
-                    if let Err(error) = sender.send(&Control::Heartbeat { clock_ms }).await {
-                        return error.to_string();
-                    }
+                    Control::Heartbeat { clock_ms }
                 }
-                Ok(Control::GoAway(reason)) => tracing::info!("the agent is leaving: {reason}"),
-                Ok(Control::Unknown { tag }) => tracing::debug!(tag, "passed over"),
+                Ok(Control::GoAway(reason)) => {
+                    tracing::info!("the agent is leaving: {}", clip(&reason));
+                    context.sessions.drain(node, epoch);
+                    continue;
+                }
+                Ok(Control::Unknown { tag }) => {
+                    tracing::debug!(tag, "passed over");
+                    continue;
+                }
                 Ok(other) => {
-                    tracing::warn!(?other, "has no place on the control stream");
+                    tracing::warn!(frame = kind(&other), "has no place on the control stream");
                     session.close(CloseCode::PROTOCOL_VIOLATED, "control");
                     return "it broke the protocol on the control stream".into();
                 }
@@ -261,14 +304,17 @@ async fn talk(
                 }
             },
             stream = session.accept() => match stream {
-                Ok(stream) => stream.refuse(),
+                Ok(stream) => {
+                    stream.refuse();
+                    continue;
+                }
                 Err(ended) => return ended.to_string(),
             },
-            Some(control) = queue.recv() => {
-                if let Err(error) = sender.send(&control).await {
-                    return error.to_string();
-                }
-            }
+            Some(control) = queue.recv() => control,
+        };
+        if let Err(reason) = say(&mut sender, &words, patience).await {
+            session.close(CloseCode::TIMED_OUT, "the control stream is stuck");
+            return reason;
         }
     }
 }

@@ -428,16 +428,16 @@ pub(super) async fn sightings_are_noted<F: Future<Output = Store>>(make: impl Fn
     let last_seen = async || store.node(id(1)).await.unwrap().unwrap().last_seen;
     let at = |s| NOW.saturating_add(seconds(s));
     store
-        .seen(vec![(id(1), old), (id(2), new)], at(5))
+        .seen(vec![(id(1), old, at(5)), (id(2), new, at(5))])
         .await
         .unwrap();
     assert_eq!(last_seen().await, Some(NOW));
     store
-        .seen(vec![(id(1), old), (id(1), new)], at(6))
+        .seen(vec![(id(1), old, at(7)), (id(1), new, at(6))])
         .await
         .unwrap();
     assert_eq!(last_seen().await, Some(at(6)));
-    store.seen(vec![(id(1), new)], at(2)).await.unwrap();
+    store.seen(vec![(id(1), new, at(2))]).await.unwrap();
     assert_eq!(last_seen().await, Some(at(6)), "it never goes back");
 }
 

@@ -211,17 +211,13 @@ impl Store {
         .await
     }
 
-    /// Notes that these registrations were heard of: many in one commit, so that a fleet's
+    /// Notes when these registrations were last heard of: many in one commit, so that a fleet's
     /// heartbeats cost one write. Those that are not current any more are passed over.
-    pub async fn seen(
-        &self,
-        sightings: Vec<(NodeId, Epoch)>,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
+    pub async fn seen(&self, sightings: Vec<(NodeId, Epoch, Timestamp)>) -> Result<(), StoreError> {
         self.write(move |rows| {
-            for (id, epoch) in sightings {
+            for (id, epoch, heard) in sightings {
                 let known = rows.node(id)?;
-                if let Some(node) = known.and_then(|node| node::seen(&node, epoch, now)) {
+                if let Some(node) = known.and_then(|node| node::seen(&node, epoch, heard)) {
                     rows.put_node(&node)?;
                 }
             }
