@@ -1,5 +1,6 @@
 //! The hub as its API and its data plane see it: what can be asked, and of whom.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,17 @@ use hub_protocol::session::Targets;
 use hub_protocol::{Fingerprint, NodeId, NodeName};
 use hub_quic::operation::{Answer, Operation};
 use hub_quic::session::OpenError;
+use tokio::time::timeout;
 
 use crate::ca::Ca;
 use crate::clock::Clock;
 use crate::secret::Token;
 use crate::sessions::{Connected, Sessions};
 use crate::store::{Store, StoreError};
+
+/// How long an agent may take to say whether it begins. Longer than Docker's own worst case for the
+/// steps of an exec, about 150 s, so that whoever is slow still says so itself.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Where the hub is reached, for the commands and URLs that it prints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,7 +92,7 @@ pub enum AskError {
         /// The agent's reason.
         failure: Failure,
     },
-    /// The node went silent after it was asked.
+    /// The node went silent after it was asked, or gave no answer within [`ANSWER_TIMEOUT`].
     #[error("node {node} went silent ({reason}): what was asked may have begun")]
     Unknown {
         /// The node's name.
@@ -107,12 +113,13 @@ fn since(last_seen: Option<Timestamp>) -> String {
 }
 
 impl AskError {
-    /// Whether the same request may succeed later without anybody changing anything.
+    /// Whether the same request may succeed later without anybody changing anything. Not where it
+    /// may have begun: whoever repeats on its own must not start it twice.
     pub fn retry_helps(&self) -> bool {
         match self {
-            Self::NoSuchNode { .. } | Self::Revoked { .. } => false,
+            Self::NoSuchNode { .. } | Self::Revoked { .. } | Self::Unknown { .. } => false,
             Self::Failed { failure, .. } => failure.retry,
-            Self::Away { .. } | Self::Busy { .. } | Self::Unknown { .. } | Self::Ledger(_) => true,
+            Self::Away { .. } | Self::Busy { .. } | Self::Ledger(_) => true,
         }
     }
 
@@ -162,7 +169,6 @@ pub struct FreshToken {
 }
 
 /// An exposure that was just made. Its token is shown once.
-#[derive(Debug)]
 pub struct FreshExposure {
     /// The ledger's row.
     pub exposure: Exposure,
@@ -170,6 +176,16 @@ pub struct FreshExposure {
     pub node: NodeName,
     /// The URLs it is reached by; one holds the token: a secret.
     pub urls: Vec<String>,
+}
+
+/// Without the URLs: one is a secret.
+impl fmt::Debug for FreshExposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FreshExposure")
+            .field("exposure", &self.exposure)
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Something asked of the ledger that it refused.
@@ -288,19 +304,21 @@ impl Hub {
         let operation = match session.open(kind, open).await {
             Ok(operation) => operation,
             Err(OpenError::Busy) => return Outcome::NotStarted(AskError::Busy { node }),
-            Err(OpenError::Lost(_)) => {
+            Err(OpenError::Lost(reason)) => {
+                tracing::info!(%node, %reason, "lost before anything was asked of it");
                 let last_seen = found.last_seen;
                 return Outcome::NotStarted(AskError::Away { node, last_seen });
             }
         };
-        match operation.answer().await {
-            Ok(Answer::Accepted(_)) => Outcome::Answered(operation),
-            Ok(Answer::Failed(failure)) => Outcome::NotStarted(AskError::Failed { node, failure }),
-            Err(ended) => Outcome::Unknown(AskError::Unknown {
-                node,
-                reason: ended.to_string(),
-            }),
-        }
+        let reason = match timeout(ANSWER_TIMEOUT, operation.answer()).await {
+            Ok(Ok(Answer::Accepted(_))) => return Outcome::Answered(operation),
+            Ok(Ok(Answer::Failed(failure))) => {
+                return Outcome::NotStarted(AskError::Failed { node, failure });
+            }
+            Ok(Err(ended)) => ended.to_string(),
+            Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+        };
+        Outcome::Unknown(AskError::Unknown { node, reason })
     }
 
     /// How the hub is.

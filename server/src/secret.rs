@@ -1,7 +1,8 @@
 //! Secrets of the hub: its own, and the tokens it hands out.
 //!
-//! None of them shows in `Debug`, in an error or in a log; memory that held one is wiped. The hub's
-//! secret seals the CA's key ([`crate::ca`]); without it the ledger alone cannot sign. Of tokens
+//! None of them shows in `Debug`, in an error or in a log. These types wipe their memory when they
+//! are dropped; text made of one for a person or a peer is wiped only as long as it is ours. The
+//! hub's secret seals the CA's key ([`crate::ca`]); without it the ledger alone cannot sign. Of tokens
 //! the ledger knows a hash only, one per kind, so that a token of one kind never passes for one of
 //! another.
 

@@ -113,6 +113,9 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
+    /// The operating system gives no random bytes.
+    #[error("no random bytes can be had: {0}")]
+    Random(io::Error),
     /// The hub's secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -170,10 +173,7 @@ impl Parts {
             error,
         })?;
         let mut fresh = [0; 16];
-        getrandom::fill(&mut fresh).map_err(|error| StartError::DataDir {
-            path: "/dev/urandom".into(),
-            error: error.into(),
-        })?;
+        getrandom::fill(&mut fresh).map_err(|error| StartError::Random(error.into()))?;
         let fresh = Deployment::from_bytes(fresh);
         let store = Store::open(data_dir.join("hub.db"), Execution::Thread, fresh).await?;
         let default = data_dir.join("secret");

@@ -10,7 +10,6 @@ use futures_util::future::BoxFuture;
 use hub_agent::operations::http::{self, Connections, Dial, Loopback, Stream};
 use hub_agent::targets::Targets;
 use hub_netsim::{HostId, LinkConfig, seed_client_config, seed_server_config};
-use hub_protocol::NodeId;
 use hub_protocol::kind;
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
@@ -150,7 +149,6 @@ impl World {
         let routes = Arc::new(OneRoute {
             hash: token.exposure_hash(),
             to: Mutex::new(Ok(Resolved {
-                node: NodeId::from_bytes([1; 16]),
                 node_name: "far".parse().unwrap(),
                 session: hub.clone(),
                 port,

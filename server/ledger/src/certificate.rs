@@ -1,7 +1,8 @@
 //! Certificates of nodes: which ones the hub signed, and whether one is trusted now.
 //!
 //! A signature of the CA alone does not admit: the certificate must be recorded here too, its
-//! node must exist and must not be revoked. That is asked at the handshake and at every Hello.
+//! node must exist and must not be revoked. That is asked at every Hello; the handshake before it
+//! knows signatures and dates alone.
 
 use std::fmt;
 use std::time::Duration;

@@ -19,7 +19,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use hub_protocol::kind::exec::{self, Open, Outcome};
 use hub_quic::operation::{Ended, Operation, Receiver, Sender};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use super::channel::{self, LastWord, Message};
 use super::hangup::Hangup;
@@ -33,6 +33,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How long a client that has had the last word may take to close.
 const CLOSING: Duration = Duration::from_secs(5);
+
+/// The same once the hub stops: nothing is under way any more.
+const CLOSING_AT_STOP: Duration = Duration::from_millis(250);
 
 /// A query that asks for no exec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -134,7 +137,10 @@ pub(super) async fn run(
                 tokio::select! {
                     _ = timeout(CLOSING, input) => {}
                     () = hangup.wait() => {}
-                    () = seat.cut() => {}
+                    () = async {
+                        seat.stopping().await;
+                        sleep(CLOSING_AT_STOP).await;
+                    } => {}
                 }
                 return;
             }

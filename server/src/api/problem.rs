@@ -177,8 +177,7 @@ impl IntoResponse for Problem {
 
 impl From<AskError> for Problem {
     fn from(error: AskError) -> Self {
-        // A client that repeats on its own must not start twice what may be running.
-        let retry = error.retry_helps() && error.not_started();
+        let retry = error.retry_helps();
         let detail = error.to_string();
         let (kind, node) = match error {
             AskError::NoSuchNode { node } => (Kind::NoSuchNode, Some(node)),

@@ -5,10 +5,10 @@
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
-use hub_ledger::{NewToken, Timestamp};
-use hub_protocol::Deployment;
+use hub_ledger::{NewToken, Registration, Timestamp};
 use hub_protocol::enroll::JoinToken;
 use hub_protocol::session::Platform;
+use hub_protocol::{Deployment, Incarnation};
 use hub_quic::endpoint::UdpNetwork;
 use hub_quic::tls::{
     Credentials, HUB_NAME, ShownPins, TrustBundle, enrollment_client, system_time, verify_node,
@@ -158,12 +158,13 @@ async fn a_stranger_becomes_a_node_that_sessions_accept() {
     let peer = verify_node(&node, &trust, &*system_time()).unwrap();
     assert_eq!(peer.node_id, joined.node_id);
     let now = Clock::system().now();
-    let recorded = hub
-        .store
-        .check_certificate(peer.node_id, peer.fingerprint, now)
-        .await
-        .unwrap();
-    assert_eq!(recorded.serial.as_bytes().as_slice(), peer.serial);
+    let registration = Registration {
+        node: peer.node_id,
+        key: peer.fingerprint,
+        incarnation: Incarnation::from_bytes([1; 16]),
+        last_generation: None,
+    };
+    hub.store.register(registration, now).await.unwrap();
 }
 
 #[tokio::test]

@@ -41,13 +41,25 @@ impl fmt::Display for Hop {
 }
 
 /// An answer of the hub's own.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) hop: Hop,
     pub(super) reason: String,
     retry_after: Option<Duration>,
     header: Option<(HeaderName, HeaderValue)>,
+}
+
+/// Without the header's value: a redirect's location holds the token.
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer")
+            .field("status", &self.status)
+            .field("hop", &self.hop)
+            .field("reason", &self.reason)
+            .field("header", &self.header.as_ref().map(|(name, _)| name))
+            .finish_non_exhaustive()
+    }
 }
 
 impl Answer {

@@ -16,8 +16,8 @@ use hub_protocol::limits::MAX_HEAD;
 /// The longest host, in bytes: a DNS name and a port.
 const MAX_HOST: usize = 260;
 
-/// Where a request came in.
-#[derive(Debug, Clone, Copy)]
+/// Where a request came in. Not for logs: the prefix holds the token.
+#[derive(Clone, Copy)]
 pub(super) struct Origin<'a> {
     /// The other end of the connection.
     pub(super) peer: SocketAddr,

@@ -252,7 +252,6 @@ impl Proxy {
             port,
             targets_revision,
             node_name: node,
-            ..
         } = resolved;
         let open = Open {
             port,
@@ -260,7 +259,10 @@ impl Proxy {
             head: asked,
         };
         let operation = session.open(OperationKind::Http, &open).await;
-        let operation = operation.map_err(|error| Answer::unopened(&node, &error))?;
+        let operation = operation.map_err(|error| {
+            tracing::debug!(%node, port, %error, "a request could not be sent to its node");
+            Answer::unopened(&node, &error)
+        })?;
         let mut sender = Some(operation.sender(REQUEST));
         let mut exchange = Exchange::new(operation, node, port);
         if streams && !waits {

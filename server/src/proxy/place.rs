@@ -8,8 +8,7 @@ use crate::secret::Token;
 /// Where exposures are reached by token.
 const BY_TOKEN: &str = "/v1/data/";
 
-/// What a request's host and path say.
-#[derive(Debug)]
+/// What a request's host and path say. Not for logs: paths hold tokens.
 pub(super) enum Place<'a> {
     /// It is for an exposure.
     Exposure {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use futures_util::future::BoxFuture;
 use hub_ledger::{ExposureName, ExposureTokenHash};
-use hub_protocol::{NodeId, NodeName};
+use hub_protocol::NodeName;
 use hub_quic::session::Session;
 
 use crate::sessions::Sessions;
@@ -22,8 +22,6 @@ pub enum Route {
 /// An exposure whose node is connected.
 #[derive(Debug, Clone)]
 pub struct Resolved {
-    /// The node.
-    pub node: NodeId,
     /// The node's name.
     pub node_name: NodeName,
     /// Its session.
@@ -100,7 +98,6 @@ impl Routes for LedgerRoutes {
                 node: node.name.clone(),
             })?;
             Ok(Resolved {
-                node: node.id,
                 node_name: node.name,
                 session,
                 port: exposure.port,

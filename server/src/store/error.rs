@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use hub_ledger::{
-    CreateExposureRefusal, CreateTokenRefusal, Distrust, JoinRefusal, RecordRefusal,
-    RegisterRefusal, RemoveExposureRefusal, RevokeRefusal,
+    CreateExposureRefusal, CreateTokenRefusal, JoinRefusal, RecordRefusal, RegisterRefusal,
+    RemoveExposureRefusal, RevokeRefusal,
 };
 use hub_protocol::NodeId;
 use rusqlite::ErrorCode;
@@ -12,8 +12,8 @@ use rusqlite::ErrorCode;
 /// Why the ledger did not do what was asked. Nothing was changed, whichever it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Another connection held the ledger for too long.
-    #[error("the ledger is busy: another program holds it; try again")]
+    /// Another connection held the ledger for too long, or too many calls wait for it.
+    #[error("the ledger is busy: another program holds it, or its disk is slow; try again")]
     Busy,
     /// The file was written by a later release.
     #[error(
@@ -60,9 +60,6 @@ pub enum StoreError {
     /// The rule for new certificates says no.
     #[error(transparent)]
     Record(#[from] RecordRefusal),
-    /// The presented certificate is not trusted.
-    #[error(transparent)]
-    Distrust(#[from] Distrust),
     /// The rule for registrations says no.
     #[error(transparent)]
     Register(#[from] RegisterRefusal),

@@ -1,12 +1,17 @@
 //! Where the ledger's connection lives and who runs on it.
 
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rusqlite::Connection;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 
 use super::error::StoreError;
+
+/// How many jobs wait for the thread at most: more than that is a disk that does not keep up, and
+/// whoever asks is told so instead of waiting behind all of them.
+pub(super) const MAX_WAITING: usize = 1024;
 
 /// Where the ledger's work runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +36,7 @@ pub(super) enum Executor {
 }
 
 impl Executor {
-    /// Opens a connection where it is to live, and runs `first` on it.
+    /// Opens a connection where it is to live, with `open`, and gives what that gives beside it.
     pub(super) async fn start<T: Send + 'static>(
         execution: Execution,
         open: impl FnOnce() -> Result<(Connection, T), StoreError> + Send + 'static,
@@ -42,13 +47,13 @@ impl Executor {
                 Ok((Self::Inline(Arc::new(Mutex::new(Some(connection)))), opened))
             }
             Execution::Thread => {
-                let (orders, queue) = mpsc::channel();
+                let (orders, queue) = mpsc::channel(MAX_WAITING);
                 let (reply, answer) = oneshot::channel();
                 let thread = move || match open() {
                     Ok((connection, opened)) => {
                         // Nobody waits any more: the queue is gone too, and serving ends at once.
                         let _ = reply.send(Ok(opened));
-                        serve(connection, &queue);
+                        serve(connection, queue);
                     }
                     Err(error) => {
                         let _ = reply.send(Err(error));
@@ -64,7 +69,8 @@ impl Executor {
         }
     }
 
-    /// Runs a job. One whose future is dropped after its first poll runs all the same.
+    /// Runs a job, unless [`MAX_WAITING`] wait already ([`StoreError::Busy`]). One whose future is
+    /// dropped after its first poll runs all the same.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
@@ -80,8 +86,11 @@ impl Executor {
                     let _ = reply.send(job(connection));
                 });
                 orders
-                    .send(Order::Run(job))
-                    .map_err(|_| StoreError::Closed)?;
+                    .try_send(Order::Run(job))
+                    .map_err(|refused| match refused {
+                        TrySendError::Full(_) => StoreError::Busy,
+                        TrySendError::Closed(_) => StoreError::Closed,
+                    })?;
                 answer.await.map_err(|_| StoreError::Closed)?
             }
         }
@@ -101,6 +110,7 @@ impl Executor {
                 let (reply, answer) = oneshot::channel();
                 orders
                     .send(Order::Close(reply))
+                    .await
                     .map_err(|_| StoreError::Closed)?;
                 answer.await.map_err(|_| StoreError::Closed)?
             }
@@ -108,8 +118,8 @@ impl Executor {
     }
 }
 
-fn serve(mut connection: Connection, queue: &mpsc::Receiver<Order>) {
-    while let Ok(order) = queue.recv() {
+fn serve(mut connection: Connection, mut queue: mpsc::Receiver<Order>) {
+    while let Some(order) = queue.blocking_recv() {
         match order {
             Order::Run(job) => job(&mut connection),
             Order::Close(reply) => {

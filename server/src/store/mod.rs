@@ -35,7 +35,7 @@ use hub_ledger::{
     Registered, Registration, RemoveExposureRefusal, Targets, Timestamp, certificate, exposure,
     token,
 };
-use hub_protocol::{Deployment, Epoch, Fingerprint, NodeId, NodeName};
+use hub_protocol::{Deployment, Epoch, NodeId, NodeName};
 use rusqlite::TransactionBehavior;
 
 pub use error::StoreError;
@@ -168,22 +168,6 @@ impl Store {
             rows.forget_certificates_expired_before(new.node, then)?;
             rows.add_certificate(&certificate)?;
             Ok(certificate)
-        })
-        .await
-    }
-
-    /// Whether the holder of `key`, whose certificate names `node`, is that node now: for the
-    /// handshake. Refused with [`StoreError::Distrust`]. Returns the certificate that says so.
-    pub async fn check_certificate(
-        &self,
-        node: NodeId,
-        key: Fingerprint,
-        now: Timestamp,
-    ) -> Result<Certificate, StoreError> {
-        self.read(move |rows| {
-            let found = rows.node(node)?;
-            let certificates = rows.certificates_of_key(key)?;
-            Ok(certificate::trusted(found.as_ref(), &certificates, node, key, now)?.clone())
         })
         .await
     }

@@ -5,12 +5,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use futures_util::FutureExt as _;
 use hub_ledger::{JoinTokenHash, NewToken, Timestamp};
 use hub_protocol::Deployment;
 use rusqlite::Connection;
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 use super::conformance::{DEPLOYMENT, suite};
+use super::executor::MAX_WAITING;
 use super::{CaRecord, Execution, Store, StoreError};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_123);
@@ -358,6 +361,36 @@ async fn writers_in_two_processes_wait_for_each_other() {
             })?)
     });
     assert_eq!(count.await, Ok(100));
+}
+
+/// A disk that does not keep up.
+#[tokio::test]
+async fn a_ledger_for_which_too_much_waits_is_busy() {
+    let store = Store::in_memory(Execution::Thread, DEPLOYMENT)
+        .await
+        .unwrap();
+    let (begin, begun) = oneshot::channel();
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let mut stuck = Box::pin(store.executor.run(move |_| {
+        begin.send(()).unwrap();
+        wait.recv().unwrap();
+        Ok(())
+    }));
+    assert!(stuck.as_mut().now_or_never().is_none());
+    begun.await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..MAX_WAITING {
+        let mut nodes = Box::pin(store.nodes());
+        assert!(nodes.as_mut().now_or_never().is_none());
+        waiting.push(nodes);
+    }
+    assert_eq!(store.nodes().await, Err(StoreError::Busy));
+    go_on.send(()).unwrap();
+    stuck.await.unwrap();
+    for nodes in waiting {
+        assert_eq!(nodes.await, Ok(vec![]));
+    }
+    assert_eq!(store.nodes().await, Ok(vec![]));
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hub_server::hub::AskError;
 use quinn::{Connection, SendStream};
 use tokio::time::{Instant, timeout};
 
@@ -164,6 +165,26 @@ fn limits_that_make_no_sense_are_clipped() {
             () = reading => {}
         }
         assert_eq!(sent, 768 * 1024);
+    });
+}
+
+/// What is under way goes on, and nothing new begins until it is back.
+#[test]
+fn an_agent_that_says_it_leaves_gets_nothing_new() {
+    run(async {
+        let world = World::without_records(48).await;
+        let node = Node::join(&world, "mallory").await;
+        let mut agent = Hostile::connect(&world, &node, 1).await;
+        let running = agent.accept(&world).await;
+        let words = frame(GO_AWAY, b"\x07leaving");
+        agent.control.write_all(&words).await.unwrap();
+        is_away(&world, "mallory").await;
+        let refused = world.start("mallory", &["cat"], true).await;
+        assert!(matches!(refused, Err(AskError::Away { .. })));
+        works(running, 1).await;
+        assert_eq!(world.hub().sessions().all().len(), 1);
+        let agent = Hostile::connect(&world, &node, 1).await;
+        works(agent.accept(&world).await, 1).await;
     });
 }
 
