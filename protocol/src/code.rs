@@ -59,8 +59,7 @@ impl ResetCode {
     pub const WINDOW_VIOLATED: Self = Self(1);
     /// Any other breach of the rules of an operation.
     pub const PROTOCOL_VIOLATED: Self = Self(2);
-    /// The session has ended or moved on.
-    pub const SESSION_ENDED: Self = Self(3);
+    // 3 is reserved.
 }
 
 impl fmt::Debug for ResetCode {
@@ -75,7 +74,6 @@ impl fmt::Display for ResetCode {
             Self::CANCELLED => "cancelled",
             Self::WINDOW_VIOLATED => "window violated",
             Self::PROTOCOL_VIOLATED => "protocol violated",
-            Self::SESSION_ENDED => "session ended",
             Self(code) => return write!(f, "reset code {code}"),
         })
     }

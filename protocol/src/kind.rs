@@ -54,25 +54,6 @@ pub enum OperationKind {
     Http,
 }
 
-/// Whether an operation waits behind others for the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Priority {
-    /// Somebody waits for each byte: control, terminals, first bytes.
-    Interactive,
-    /// Throughput counts; shares fairly with the rest.
-    Bulk,
-}
-
-impl Priority {
-    /// quinn's number for it: streams of a higher one go first.
-    pub const fn level(self) -> i32 {
-        match self {
-            Self::Interactive => 1,
-            Self::Bulk => 0,
-        }
-    }
-}
-
 impl OperationKind {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Exec, Self::Http];
@@ -167,6 +148,8 @@ impl FailureCode {
 
 /// Run a command.
 pub mod exec {
+    use std::ops::RangeInclusive;
+
     use super::{Channel, ChannelSpec, Deserialize, Direction, Serialize};
 
     /// What the command reads.
@@ -224,12 +207,25 @@ pub mod exec {
         }
     }
 
+    /// The numbers that a signal can have.
+    pub const SIGNALS: RangeInclusive<i32> = 1..=127;
+
+    fn signal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+        let number = i32::deserialize(deserializer)?;
+        if SIGNALS.contains(&number) {
+            Ok(number)
+        } else {
+            Err(serde::de::Error::custom("no signal has this number"))
+        }
+    }
+
     /// The body of `Done`: how the command ended.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     pub enum Outcome {
         /// It exited with this code.
         Exited(i32),
-        /// It was killed by this signal.
+        /// It was killed by this signal, one of [`SIGNALS`]: a body with another can't be read.
+        #[serde(deserialize_with = "signal")]
         Signaled(i32),
         /// It ended or may still run: nobody can say how.
         Unknown,
@@ -304,6 +300,22 @@ mod tests {
         ];
         for (bytes, expected) in golden {
             assert_eq!(hex(&bytes), expected.replace(' ', ""));
+        }
+    }
+
+    #[test]
+    fn a_signal_that_does_not_exist_is_no_outcome() {
+        for (signal, exists) in [
+            (i32::MIN, false),
+            (0, false),
+            (1, true),
+            (127, true),
+            (128, false),
+            (i32::MAX, false),
+        ] {
+            let outcome = exec::Outcome::Signaled(signal);
+            let decoded = decode::<exec::Outcome>("Done", &encode(&outcome));
+            assert_eq!(decoded.ok(), exists.then_some(outcome));
         }
     }
 

@@ -24,8 +24,8 @@ pub const MAX_HEAD: usize = 64 * 1024;
 /// The most bytes of a frame on the control stream: 256 KiB (a list of targets is the largest).
 pub const MAX_CONTROL: usize = 256 * 1024;
 
-/// What `Message` frames may have outstanding in each direction of an operation, in bytes of
-/// payload. More than one message of the largest size, so that one can always be on its way.
+/// What `Message` frames may have outstanding in each direction of an operation, in bytes: each
+/// counts as its payload and 64 more, so that empty ones cost something, too. More than one message of the largest size, so that one can always be on its way.
 pub const MESSAGE_WINDOW: u64 = 128 * 1024;
 
 /// The flow-control window of one QUIC stream in each direction: 1 MiB. quinn gives up a whole
@@ -39,8 +39,10 @@ pub const INITIAL_OPERATIONS: u32 = 256;
 /// Streams the hub may have open to an agent at most.
 pub const MAX_OPERATIONS: u32 = 4096;
 
-/// Streams an agent may open to the hub at first, its control stream among them.
-pub const INITIAL_AGENT_STREAMS: u32 = 16;
+/// Streams an agent may have open to the hub. It needs one, its control stream, and opens no
+/// operations: what is left is there so that a stream too many is a violation that is counted, and
+/// not one that waits. Nothing raises it.
+pub const AGENT_STREAMS: u32 = 16;
 
 /// The limits that one side announces for what it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

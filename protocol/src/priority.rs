@@ -2,7 +2,14 @@
 
 use std::time::Duration;
 
-use crate::kind::Priority;
+/// Whether an operation waits behind others for the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// Somebody waits for each byte: control, terminals, first bytes.
+    Interactive,
+    /// Throughput counts; shares fairly with the rest.
+    Bulk,
+}
 
 /// Bytes of an operation that go with high priority, at once or per second.
 const ALLOWANCE: u64 = 64 * 1024;

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hub_protocol::limits::{INITIAL_AGENT_STREAMS, INITIAL_OPERATIONS};
+use hub_protocol::limits::{AGENT_STREAMS, INITIAL_OPERATIONS};
 use quinn::congestion::{ControllerFactory, CubicConfig};
 use quinn::{
     AsyncUdpSocket, ClientConfig, Connecting, Endpoint, EndpointConfig, Incoming,
@@ -27,9 +27,6 @@ use quinn::{
 };
 
 pub use socket::UdpNetwork;
-
-/// The most streams from agent to hub that a session comes to allow.
-pub const MAX_AGENT_STREAMS: u32 = 128;
 
 /// How long an agent's connection is silent before it sends a keep-alive: often enough for
 /// every NAT whose UDP mappings live at least 30 s, the shortest that are common.
@@ -132,7 +129,7 @@ impl Transport {
 
     /// The hub's side of the operational endpoint.
     pub fn hub(windows: Windows) -> Self {
-        Self::session(INITIAL_AGENT_STREAMS, windows)
+        Self::session(AGENT_STREAMS, windows)
     }
 
     /// Either side of an enrollment connection, which carries one request of at most `message`

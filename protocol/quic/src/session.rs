@@ -13,10 +13,11 @@ use hub_protocol::code::{CloseCode, ResetCode};
 use hub_protocol::frame::{Decoder, RawFrame};
 use hub_protocol::kind::{self, Failure, FailureCode, OperationKind};
 use hub_protocol::limits::{
-    INITIAL_AGENT_STREAMS, INITIAL_OPERATIONS, Limits, MAX_DATA, MAX_OPERATIONS, MESSAGE_WINDOW,
+    AGENT_STREAMS, INITIAL_OPERATIONS, Limits, MAX_DATA, MAX_OPERATIONS, MESSAGE_WINDOW,
     STREAM_WINDOW,
 };
 use hub_protocol::operation::{Role, Violation};
+use hub_protocol::priority::Priority;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -39,13 +40,27 @@ pub const MAX_VIOLATIONS: u64 = 16;
 /// The windows of QUIC that hold all credit that a session can have outstanding: initial windows
 /// of all allowed streams, growth, and a reserve for what costs no credit.
 pub fn windows() -> Windows {
-    let per_operation = 2 * Limits::default().initial_window + MESSAGE_WINDOW;
-    let streams = u64::from(INITIAL_OPERATIONS + INITIAL_AGENT_STREAMS);
+    let per_operation = per_operation(Limits::default().initial_window);
+    let streams = u64::from(INITIAL_OPERATIONS + AGENT_STREAMS);
     let clip = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     Windows {
         stream: clip(STREAM_WINDOW),
         session: clip(streams * per_operation + GROWTH),
         reserve: clip(16 * STREAM_WINDOW),
+    }
+}
+
+/// Bytes that an operation may have outstanding in one direction without growth: at most two
+/// channels share it, beside the messages.
+const fn per_operation(initial_window: u64) -> u64 {
+    2 * initial_window + MESSAGE_WINDOW
+}
+
+/// quinn's number for a priority: streams of a higher one go first.
+pub(crate) const fn level(priority: Priority) -> i32 {
+    match priority {
+        Priority::Interactive => 1,
+        Priority::Bulk => 0,
     }
 }
 
@@ -208,26 +223,25 @@ impl Session {
         })
     }
 
-    /// Agent: allows twice the streams when half of those allowed are in use. An agent opens no
-    /// operations, so the hub has no reason to.
+    /// Doubles the operations that QUIC's windows are sized for when half of them are in use. The
+    /// agent, to which they are opened, then allows as many streams.
     fn allow_more(&self) {
         let inner = &self.inner;
-        if inner.role == Role::Hub {
-            return;
-        }
         let allowed = inner.allowed.load(Ordering::Relaxed);
         if allowed < MAX_OPERATIONS && self.operations() * 2 >= u64::from(allowed) {
             let more = (allowed * 2).min(MAX_OPERATIONS);
             inner.allowed.store(more, Ordering::Relaxed);
-            let per_operation = 2 * inner.ours.initial_window + MESSAGE_WINDOW;
-            let windows = u64::from(more) * per_operation + GROWTH + 16 * STREAM_WINDOW;
+            let streams = u64::from(more + AGENT_STREAMS);
+            let initial = inner.ours.initial_window.max(inner.theirs.initial_window);
+            let windows = streams * per_operation(initial) + GROWTH + 16 * STREAM_WINDOW;
             inner
                 .connection
                 .set_receive_window(VarInt::from_u64(windows).unwrap_or(VarInt::MAX));
             inner.connection.set_send_window(windows);
-            inner
-                .connection
-                .set_max_concurrent_bi_streams(VarInt::from_u32(more));
+            if inner.role == Role::Agent {
+                let more = VarInt::from_u32(more);
+                inner.connection.set_max_concurrent_bi_streams(more);
+            }
         }
     }
 
@@ -411,7 +425,7 @@ pub struct ControlReceiver {
 
 /// The two halves of a control stream: of the one that an agent opened, or that a hub accepted.
 pub fn control((send, recv): (SendStream, RecvStream)) -> (ControlSender, ControlReceiver) {
-    let _ = send.set_priority(kind::Priority::Interactive.level() + 1);
+    let _ = send.set_priority(level(Priority::Interactive) + 1);
     (
         ControlSender(send),
         ControlReceiver {

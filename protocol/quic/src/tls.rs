@@ -35,7 +35,8 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, Error, RootCertStore, ServerConfig, SignatureScheme};
 
 pub use certificate::{
-    CertificateError, HUB_NAME, PeerIdentity, node_name, peer_node, spki_fingerprint,
+    CertificateError, HUB_NAME, PeerIdentity, key_fingerprint, node_name, peer_node,
+    spki_fingerprint,
 };
 pub use verify::ShownPins;
 use verify::{HubVerifier, NodeVerifier, PinnedVerifier};

@@ -132,7 +132,7 @@ async fn the_limits_hold() {
         streams.push(hub.open_bi().await.unwrap());
     }
     assert!(hub.open_bi().now_or_never().is_none());
-    for _ in 0..INITIAL_AGENT_STREAMS {
+    for _ in 0..AGENT_STREAMS {
         streams.push(agent.open_bi().await.unwrap());
     }
     assert!(agent.open_bi().now_or_never().is_none());

@@ -16,10 +16,11 @@ const BLOCK: usize = 16 * 1024;
 /// A queue of bytes, bounded by the window of its channel.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
+    /// Whole pieces, oldest first; a message is one, so that it keeps its bounds.
     pieces: VecDeque<Bytes>,
     /// The last block, while there is room in it.
     tail: BytesMut,
-    /// Messages keep their bounds.
+    /// Nothing follows what waits.
     pub(super) ended: bool,
 }
 
@@ -61,14 +62,12 @@ impl Inbox {
         self.pieces.pop_front()
     }
 
-    /// Drops all that waits; gives how many bytes that were.
-    pub(super) fn clear(&mut self) -> usize {
-        let bytes = self.pieces.iter().map(Bytes::len).sum::<usize>() + self.tail.len();
+    /// Drops all that waits.
+    pub(super) fn clear(&mut self) {
         *self = Self {
             ended: self.ended,
             ..Self::default()
         };
-        bytes
     }
 
     fn seal(&mut self) {

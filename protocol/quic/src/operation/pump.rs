@@ -10,15 +10,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use hub_protocol::code::ResetCode;
 use hub_protocol::frame::{Channel, Decoder, Frame};
-use hub_protocol::kind::Priority;
 use hub_protocol::limits::MAX_DATA;
 use hub_protocol::operation::{Effect, OperationState, Violation};
-use hub_protocol::priority::Burst;
+use hub_protocol::priority::{Burst, Priority};
 use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
 use super::{Ended, Shared, State};
+use crate::session::level;
 
 /// Payloads of up to this many bytes are copied together with their neighbours: many small ones
 /// would cost QUIC and the allocator far more than the bytes that they are.
@@ -185,7 +185,7 @@ enum Event {
 
 impl Pump {
     async fn run(mut self) {
-        let _ = self.stream.send.set_priority(self.priority.level());
+        let _ = self.stream.send.set_priority(level(self.priority));
         // What came in the same chunk as `Open`.
         if !self.take_frames() {
             return;
@@ -336,7 +336,7 @@ impl Pump {
         if next != self.priority {
             self.priority = next;
             // Fails only on a stream that is closed, where nothing is left to order.
-            let _ = self.stream.send.set_priority(next.level());
+            let _ = self.stream.send.set_priority(level(next));
         }
     }
 

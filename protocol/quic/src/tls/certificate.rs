@@ -62,8 +62,6 @@ pub struct PeerIdentity {
     pub fingerprint: Fingerprint,
     /// The certificate's serial number: big-endian bytes without leading zeros.
     pub serial: Vec<u8>,
-    /// When the certificate ends, in seconds since 1970.
-    pub not_after: i64,
 }
 
 /// The node whose certificate the peer proved in the handshake of this connection.
@@ -87,7 +85,7 @@ pub fn peer_node(connection: &quinn::Connection) -> Result<PeerIdentity, Certifi
 /// # Errors
 /// [`CertificateError::Malformed`].
 pub fn spki_fingerprint(certificate: &CertificateDer<'_>) -> Result<Fingerprint, CertificateError> {
-    Ok(key_fingerprint(parse(certificate)?.public_key()))
+    Ok(key_fingerprint(parse(certificate)?.public_key().raw))
 }
 
 /// Checks that this is a node's certificate, and reads it. Says nothing about who signed it and
@@ -121,9 +119,8 @@ pub fn node(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, Certificat
     let zeros = serial.iter().take_while(|byte| **byte == 0).count();
     Ok(PeerIdentity {
         node_id,
-        fingerprint: key_fingerprint(certificate.public_key()),
+        fingerprint: key_fingerprint(certificate.public_key().raw),
         serial: serial[zeros..].to_vec(),
-        not_after: certificate.validity().not_after.timestamp(),
     })
 }
 
@@ -159,7 +156,7 @@ pub fn authority(certificate: &CertificateDer<'_>) -> Result<Fingerprint, Certif
         return Err(CertificateError::Authority("a CA"));
     }
     key_kind(certificate.public_key())?;
-    Ok(key_fingerprint(certificate.public_key()))
+    Ok(key_fingerprint(certificate.public_key().raw))
 }
 
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, CertificateError> {
@@ -176,9 +173,10 @@ fn leaf(certificate: &X509Certificate<'_>, role: &'static str) -> Result<(), Cer
     key_kind(certificate.public_key())
 }
 
-fn key_fingerprint(key: &SubjectPublicKeyInfo<'_>) -> Fingerprint {
+/// The fingerprint of a public key, given as the DER of its SPKI.
+pub fn key_fingerprint(spki: &[u8]) -> Fingerprint {
     let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest(&SHA256, key.raw).as_ref());
+    bytes.copy_from_slice(digest(&SHA256, spki).as_ref());
     Fingerprint::from_digest(bytes)
 }
 

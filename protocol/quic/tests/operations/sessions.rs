@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hub_netsim::LinkConfig;
 use hub_protocol::kind::{Failure, FailureCode, OperationKind, exec};
-use hub_protocol::limits::INITIAL_AGENT_STREAMS;
+use hub_protocol::limits::AGENT_STREAMS;
 use hub_quic::endpoint::Transport;
 use hub_quic::session::{OPEN_TIMEOUT, OpenError, windows};
 use tokio::time::{Instant, timeout};
@@ -71,7 +71,7 @@ fn an_agent_is_allowed_no_more_than_its_share() {
             under_way.push(pair.running(EXEC).await);
         }
         let mut streams = Vec::new();
-        for _ in 0..INITIAL_AGENT_STREAMS {
+        for _ in 0..AGENT_STREAMS {
             let mut stream = pair.ends.agent.open_bi().await.unwrap();
             stream.0.write_all(b"\x01").await.unwrap();
             streams.push((stream, pair.hub.accept().await.unwrap()));
