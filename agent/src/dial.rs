@@ -316,7 +316,7 @@ impl Race<'_> {
                             next_start = Some(Instant::now() + STAGGER);
                             break;
                         }
-                        Err(error) => failure = Some(worse(failure, error)),
+                        Err(error) => failure = Some(more_telling(failure, error)),
                     }
                 }
             }
@@ -342,12 +342,12 @@ impl Race<'_> {
                             ConnectionError::TimedOut => self.silent(addresses),
                             source => DialError::Handshake { hub: self.hub.clone(), address, source },
                         };
-                        failure = Some(worse(failure, error));
+                        failure = Some(more_telling(failure, error));
                         next_start = Some(Instant::now());
                     }
                 },
                 () = sleep_until(deadline) => {
-                    return Err(worse(failure, self.silent(addresses)));
+                    return Err(more_telling(failure, self.silent(addresses)));
                 }
                 () = stagger => {}
             }
@@ -386,7 +386,7 @@ impl Race<'_> {
 }
 
 /// The one of two failures that tells more.
-fn worse(first: Option<DialError>, second: DialError) -> DialError {
+fn more_telling(first: Option<DialError>, second: DialError) -> DialError {
     let told = |error: &DialError| match error {
         DialError::Handshake { .. } => 3,
         DialError::Silent { .. } => 2,

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use hub_protocol::enroll::{Der, Joined};
 use hub_protocol::{Deployment, Fingerprint, NodeId, NodeName};
-use hub_quic::tls::{Credentials, TlsError, TrustBundle, certificate};
+use hub_quic::tls::{Credentials, TlsError, TrustBundle, certificate, key_fingerprint};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PublicKeyData as _};
 use rustix::fs::{FlockOperation, flock};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -106,7 +106,7 @@ impl NodeKey {
     pub fn generate() -> Result<Self, KeyError> {
         let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(key_error)?;
         Ok(Self {
-            fingerprint: fingerprint(&pair),
+            fingerprint: key_fingerprint(&pair.subject_public_key_info()),
             pkcs8: pair.serialize_der(),
         })
     }
@@ -118,7 +118,7 @@ impl NodeKey {
         )
         .map_err(key_error)?;
         Ok(Self {
-            fingerprint: fingerprint(&pair),
+            fingerprint: key_fingerprint(&pair.subject_public_key_info()),
             pkcs8,
         })
     }
@@ -160,13 +160,6 @@ impl fmt::Debug for NodeKey {
 #[allow(clippy::needless_pass_by_value)]
 fn key_error(error: rcgen::Error) -> KeyError {
     KeyError(error.to_string())
-}
-
-fn fingerprint(pair: &KeyPair) -> Fingerprint {
-    let digest = ring::digest::digest(&ring::digest::SHA256, &pair.subject_public_key_info());
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest.as_ref());
-    Fingerprint::from_digest(bytes)
 }
 
 /// What a node is: its key, its certificate, and whom it trusts.
@@ -243,11 +236,6 @@ impl Identity {
     /// The deployment it belongs to.
     pub fn deployment(&self) -> Deployment {
         self.joined.deployment
-    }
-
-    /// Where the hub said that sessions go, as `HOST:PORT`.
-    pub fn operational(&self) -> Option<&str> {
-        self.joined.operational.as_deref()
     }
 
     /// Its key.

@@ -162,7 +162,7 @@ pub async fn join(
         State::Empty => NodeKey::generate()?,
     };
     store.save_key(&key)?;
-    kill::point("join.key-stored");
+    kill::at(kill::Point::JoinKeyStored);
     let request = JoinRequest {
         version: enroll::VERSION,
         token: options.token.clone(),
@@ -174,7 +174,7 @@ pub async fn join(
         JoinResponse::Joined(joined) => *joined,
         JoinResponse::Refused(refused) => return Err(JoinError::Refused(refused)),
     };
-    kill::point("join.answered");
+    kill::at(kill::Point::JoinAnswered);
     let identity = Identity::new(key, joined)?;
     if !identity.trust().fingerprints().contains(&options.pin) {
         return Err(JoinError::ForeignTrust(options.pin));

@@ -2,6 +2,7 @@
 //! at the other end.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use hub_agent::runtime::{
-    ByteStream, Description, ExecError, ExecSpec, ExitStatus, MayStillRun, Process, ProcessHandle,
+    ByteStream, ExecError, ExecSpec, ExitStatus, MayStillRun, Process, ProcessHandle,
     Runtime, Stopped, WaitError,
 };
 use tokio::io::AsyncReadExt as _;
@@ -22,6 +23,8 @@ pub fn pattern(seed: u64, offset: u64, len: usize) -> Bytes {
 }
 
 /// Runs `bytes N SEED CODE`, `cat`, `endless` and `sleep`, which neither reads nor closes its stdin.
+/// The output of `broken N` can't be read to its end, though it exits with 0; whether `lost` has
+/// started nobody can say.
 #[derive(Debug, Default, Clone)]
 pub struct Commands {
     alive: watch::Sender<usize>,
@@ -130,6 +133,15 @@ impl Runtime for Commands {
                 "endless" => bytes(handle.clone(), u64::MAX, 0, 0),
                 "cat" => cat(handle.clone(), input),
                 "sleep" => sleep(handle.clone(), input),
+                "broken" => bytes(handle.clone(), number(1).unwrap_or(0), 0, 0)
+                    .chain(stream::once(async { Err(io::ErrorKind::ConnectionReset.into()) }))
+                    .boxed(),
+                "lost" => {
+                    handle.end(ExitStatus::Signal(15));
+                    return Err(ExecError::Unknown {
+                        why: "simulated".into(),
+                    });
+                }
                 other => {
                     handle.end(ExitStatus::Code(127));
                     return Err(ExecError::NotFound {
@@ -143,16 +155,6 @@ impl Runtime for Commands {
                 stdout: until_ended(stdout, &handle),
                 stderr: stream::empty().boxed(),
                 handle: Box::new(Shared(handle)),
-            })
-        }
-        .boxed()
-    }
-
-    fn describe(&self) -> BoxFuture<'_, Result<Description, ExecError>> {
-        async {
-            Ok(Description {
-                runtime: "simulated".into(),
-                ..Description::default()
             })
         }
         .boxed()

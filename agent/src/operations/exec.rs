@@ -11,19 +11,20 @@
 //! process: TERM, then KILL.
 
 use std::future::pending;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use hub_protocol::kind::exec::{Open, Outcome, STDERR, STDIN, STDOUT};
 use hub_protocol::kind::{self, Failure, FailureCode};
-use hub_quic::operation::{Operation, Receiver, Sender};
+use hub_quic::operation::{Ended, Operation, Receiver, Sender};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::kill;
+use crate::kill::{self, Point};
 use crate::runtime::{
     ByteSink, ByteStream, DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, MayStillRun, Process,
-    Runtime,
+    ProcessHandle, Runtime,
 };
 
 /// Commands that could not be seen to have stopped, for people to look after.
@@ -61,7 +62,8 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
         stdin: open.stdin,
     };
     let what = spec.argv.first().cloned().unwrap_or_default();
-    kill::point("exec-opened");
+    let place = spec.container.clone();
+    kill::at(Point::ExecOpened);
     // Not given up half-way when the operation ends: then nobody would know what has started.
     let process = match runtime.exec(spec).await {
         Ok(process) => process,
@@ -69,6 +71,9 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
             // Not `Failed`, which would promise that nothing had begun.
             operation.accept(Bytes::new());
             tracing::warn!(command = what, "it may have started: {why}");
+            let place = place.map(|container| format!(" in container {container}"));
+            let what = format!("{what}{}", place.unwrap_or_default());
+            lingering.add(MayStillRun { what, why });
             operation.finish(kind::encode(&Outcome::Unknown));
             return;
         }
@@ -77,7 +82,7 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
             return;
         }
     };
-    kill::point("exec-started");
+    kill::at(Point::ExecStarted);
     operation.accept(Bytes::new());
     let Process {
         stdin,
@@ -88,57 +93,58 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
     let streams = async {
         let stdin = feed(operation.receiver(STDIN), stdin);
         let outputs = async {
-            tokio::join!(
+            let (stdout, stderr) = tokio::join!(
                 biased;
                 drain(stdout, operation.sender(STDOUT)),
                 drain(stderr, operation.sender(STDERR)),
             );
+            stdout.and(stderr)
         };
         tokio::pin!(stdin, outputs);
         // Once the outputs are at their end nobody is left to read stdin.
         tokio::select! {
             biased;
-            () = &mut outputs => {}
+            outputs = &mut outputs => outputs,
             () = stdin => outputs.await,
         }
     };
-    tokio::select! {
+    let outputs = tokio::select! {
         biased;
-        ended = operation.ended() => {
-            tracing::info!(command = what, "stopping it: {ended}");
-            kill::point("exec-stopping");
-            if let Err(error) = handle.stop(DEFAULT_GRACE).await {
-                tracing::warn!("{error}");
-                lingering.add(error);
-            }
-            return;
-        }
-        () = streams => {}
-    }
-    kill::point("exec-drained");
+        ended = operation.ended() => return stop(&*handle, &what, &ended, lingering).await,
+        outputs = streams => outputs,
+    };
+    kill::at(Point::ExecDrained);
     // The outputs may end long before the process does.
     let status = tokio::select! {
         biased;
         status = handle.wait() => status,
-        ended = operation.ended() => {
-            tracing::info!(command = what, "stopping it: {ended}");
-            if let Err(error) = handle.stop(DEFAULT_GRACE).await {
-                tracing::warn!("{error}");
-                lingering.add(error);
-            }
-            return;
-        }
+        ended = operation.ended() => return stop(&*handle, &what, &ended, lingering).await,
     };
-    let outcome = match status {
-        Ok(ExitStatus::Code(code)) => Outcome::Exited(code),
-        Ok(ExitStatus::Signal(signal)) => Outcome::Signaled(signal),
-        Err(error) => {
+    let outcome = match (outputs, status) {
+        // With a real status, what is left of the output would pass for all of it.
+        (Err(error), _) => {
+            tracing::warn!(command = what, "an output of it broke off: {error}");
+            Outcome::Unknown
+        }
+        (Ok(()), Ok(ExitStatus::Code(code))) => Outcome::Exited(code),
+        (Ok(()), Ok(ExitStatus::Signal(signal))) => Outcome::Signaled(signal),
+        (Ok(()), Err(error)) => {
             tracing::warn!(command = what, "{error}");
             Outcome::Unknown
         }
     };
-    kill::point("exec-exited");
+    kill::at(Point::ExecExited);
     operation.finish(kind::encode(&outcome));
+}
+
+/// Stops a command whose operation has ended early.
+async fn stop(handle: &dyn ProcessHandle, what: &str, ended: &Ended, lingering: &Lingering) {
+    tracing::info!(command = what, "stopping it: {ended}");
+    kill::at(Point::ExecStopping);
+    if let Err(error) = handle.stop(DEFAULT_GRACE).await {
+        tracing::warn!("{error}");
+        lingering.add(error);
+    }
 }
 
 /// Carries stdin until its end. A process that reads no more stops the channel.
@@ -171,27 +177,24 @@ async fn feed(mut channel: Receiver, stdin: Option<ByteSink>) {
 
 /// Carries an output until its end. A client that wants no more of it closes it for the process,
 /// as a broken pipe would.
-async fn drain(mut output: ByteStream, mut channel: Sender) {
+///
+/// # Errors
+/// The output can't be read. The channel is left without an end: what came is not all of it.
+async fn drain(mut output: ByteStream, mut channel: Sender) -> io::Result<()> {
     loop {
         let chunk = tokio::select! {
             biased;
             chunk = output.next() => chunk,
-            () = channel.stopped() => return,
+            () = channel.stopped() => return Ok(()),
         };
-        match chunk {
-            Some(Ok(bytes)) => {
-                if channel.send(bytes).await.is_err() {
-                    return;
-                }
-            }
-            Some(Err(error)) => {
-                tracing::warn!(%error, "an output of the command broke off");
-                break;
-            }
-            None => break,
+        let Some(bytes) = chunk.transpose()? else {
+            channel.finish();
+            return Ok(());
+        };
+        if channel.send(bytes).await.is_err() {
+            return Ok(());
         }
     }
-    channel.finish();
 }
 
 fn failure(error: &ExecError) -> Failure {

@@ -45,7 +45,7 @@ use tokio::time::timeout;
 pub use self::demo::{DemoContainer, DemoError};
 use self::exec::{DockerHandle, Exec, Started};
 use super::leftovers;
-use super::{Container, Description, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, Runtime};
+use super::{Container, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, Runtime};
 
 /// Where the daemon listens unless `DOCKER_HOST` says otherwise.
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
@@ -241,28 +241,6 @@ impl Runtime for DockerRuntime {
 
     fn exec(&self, spec: ExecSpec) -> BoxFuture<'_, Result<Process, ExecError>> {
         async move { Ok(self.launch(spec).await?.0) }.boxed()
-    }
-
-    fn describe(&self) -> BoxFuture<'_, Result<Description, ExecError>> {
-        async move {
-            let version = self
-                .docker
-                .version()
-                .await
-                .map_err(|error| unavailable(&error))?;
-            let (os, arch) = (
-                version.os.unwrap_or_default(),
-                version.arch.unwrap_or_default(),
-            );
-            Ok(Description {
-                runtime: NAME.into(),
-                version: version.version.unwrap_or_default(),
-                api: self.docker.client_version().to_string(),
-                platform: format!("{os}/{arch}"),
-                containers: self.containers().await?,
-            })
-        }
-        .boxed()
     }
 }
 

@@ -51,7 +51,7 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 pub const MAX_NAMED: usize = 10;
 
 /// One command to run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExecSpec {
     /// Name or id of the container; `None` means the machine itself.
     pub container: Option<String>,
@@ -65,6 +65,19 @@ pub struct ExecSpec {
     pub user: Option<String>,
     /// Whether the command gets a standard input. Without, it reads EOF at once.
     pub stdin: bool,
+}
+
+/// Values of variables and arguments may be secret: only what is needed to tell one exec from
+/// another is shown.
+impl fmt::Debug for ExecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecSpec")
+            .field("container", &self.container)
+            .field("command", &self.argv.first())
+            .field("arguments", &self.argv.len().saturating_sub(1))
+            .field("variables", &self.env.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl ExecSpec {
@@ -246,16 +259,6 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// The code a shell would give: 127 not found, 126 not executable, 125 for all else, which is
-    /// a failure of the launcher and not of the command.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::NotFound { .. } => 127,
-            Self::NotExecutable { .. } => 126,
-            _ => 125,
-        }
-    }
-
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn retryable(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
@@ -272,21 +275,6 @@ fn named(running: &[String], total: usize) -> String {
         0 => format!("running: {names}"),
         more => format!("running: {names} and {more} more"),
     }
-}
-
-/// What a runtime is and holds at the moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Description {
-    /// Name of the runtime, as in `--runtime`.
-    pub runtime: String,
-    /// Version of what runs the commands: the Docker daemon's, or the kernel's.
-    pub version: String,
-    /// Version of the API spoken with it; empty if there is none.
-    pub api: String,
-    /// Operating system and architecture that commands see, as `linux/amd64`.
-    pub platform: String,
-    /// Running containers; empty where there are none by nature.
-    pub containers: Vec<Container>,
 }
 
 /// A container that runs.
@@ -307,9 +295,6 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Starts a command. When this returns a [`Process`], the command has started.
     fn exec(&self, spec: ExecSpec) -> BoxFuture<'_, Result<Process, ExecError>>;
-
-    /// Asks what the runtime is and holds. Fails with [`ExecError::Unavailable`].
-    fn describe(&self) -> BoxFuture<'_, Result<Description, ExecError>>;
 }
 
 #[cfg(test)]
@@ -374,9 +359,22 @@ mod tests {
                 error.to_string().contains(word),
                 "{error} should name {word}"
             );
-            assert_eq!((error.exit_code(), error.retryable()), (125, false));
+            assert!(!error.retryable());
         }
         spec(&["true"]).check().unwrap();
+    }
+
+    #[test]
+    fn secrets_of_a_spec_do_not_show() {
+        let spec = ExecSpec {
+            env: vec![("TOKEN".into(), "hunter2".into())],
+            ..spec(&["curl", "--user", "me:hunter2"])
+        };
+        let shown = format!("{spec:?}");
+        assert!(
+            shown.contains("curl") && !shown.contains("hunter2"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -77,13 +77,6 @@ pub(super) fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
-/// The kernel's release, as `6.1.0-18-amd64`.
-pub(super) fn kernel_release() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/osrelease")?
-        .trim()
-        .to_owned())
-}
-
 /// Every process in the group that has not ended, by reading all of `/proc`. A process that ends
 /// meanwhile is left out.
 pub(super) fn living_in_group(group: i32) -> io::Result<Vec<Stat>> {

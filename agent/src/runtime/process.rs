@@ -42,8 +42,8 @@ use tokio::time::sleep;
 use super::group::{Bond, Leader};
 use super::leftovers::{self, Kept, Record};
 use super::{
-    ByteStream, DEFAULT_GRACE, Description, ExecError, ExecSpec, ExitStatus, MAX_CHUNK,
-    MayStillRun, Process, ProcessHandle, Runtime, Stopped, WaitError, proc,
+    ByteStream, DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, MAX_CHUNK, MayStillRun, Process,
+    ProcessHandle, Runtime, Stopped, WaitError, proc,
 };
 
 /// How long the outputs of a command that has ended stay open with nothing coming: somebody else
@@ -154,19 +154,6 @@ impl Runtime for ProcessRuntime {
 
     fn exec(&self, spec: ExecSpec) -> BoxFuture<'_, Result<Process, ExecError>> {
         async move { self.start(&spec) }.boxed()
-    }
-
-    fn describe(&self) -> BoxFuture<'_, Result<Description, ExecError>> {
-        async move {
-            Ok(Description {
-                runtime: NAME.into(),
-                version: proc::kernel_release().map_err(|error| unavailable(error.to_string()))?,
-                api: String::new(),
-                platform: format!("{}/{}", env::consts::OS, env::consts::ARCH),
-                containers: Vec::new(),
-            })
-        }
-        .boxed()
     }
 }
 

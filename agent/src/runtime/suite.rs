@@ -165,7 +165,6 @@ pub(super) async fn a_missing_command_is_not_a_code(rig: &Rig) {
             matches!(&error, ExecError::NotFound { command: c, .. } if c == command),
             "{error:?}"
         );
-        assert_eq!(error.exit_code(), 127);
     }
     for command in ["/etc/passwd", "/etc"] {
         let error = rig.refused(rig.spec(&[command])).await;
@@ -173,7 +172,6 @@ pub(super) async fn a_missing_command_is_not_a_code(rig: &Rig) {
             matches!(error, ExecError::NotExecutable { .. }),
             "{error:?}"
         );
-        assert_eq!(error.exit_code(), 126);
     }
     let error = rig
         .refused(ExecSpec {

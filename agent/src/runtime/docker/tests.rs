@@ -86,17 +86,10 @@ common! {
 
 #[tokio::test]
 #[ignore = "needs a Docker daemon"]
-async fn docker_describes_itself() {
-    in_container(async |rig, _, container| {
-        let seen = rig.runtime.describe().await.unwrap();
-        assert_eq!(seen.runtime, "docker");
-        assert!(
-            !seen.version.is_empty() && seen.api.starts_with("1."),
-            "{seen:?}"
-        );
-        assert!(seen.platform.starts_with("linux/"), "{seen:?}");
-        let own = seen
-            .containers
+async fn docker_lists_what_runs() {
+    in_container(async |_, docker, container| {
+        let running = docker.containers().await.unwrap();
+        let own = running
             .iter()
             .find(|one| one.name == container.name)
             .unwrap();
@@ -182,7 +175,7 @@ async fn docker_a_stopped_or_paused_container_runs_nothing() {
             matches!(&stopped, ExecError::NotRunning { name: asked, .. } if *asked == name),
             "{stopped:?}"
         );
-        assert_eq!((stopped.exit_code(), stopped.retryable()), (125, false));
+        assert!(!stopped.retryable());
     })
     .await;
 }
