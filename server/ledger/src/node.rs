@@ -10,8 +10,12 @@ use crate::certificate::{self, Certificate, Distrust};
 use crate::time::Timestamp;
 use crate::token::JoinTokenHash;
 
-/// The newest generation that a ledger counts to. An agent that claims a later one makes it up.
+/// The newest generation that a ledger counts to.
 pub const MAX_GENERATION: Generation = Generation(i64::MAX as u64);
+
+/// The newest generation that an agent is believed to have been told. One that claims a later one
+/// makes it up, and must leave room for the fences to come.
+pub const MAX_CLAIM: Generation = Generation(MAX_GENERATION.0 / 2);
 
 /// How many superseded agent processes of a node are remembered, newest first. One that comes back
 /// after so many others is taken for a new one.
@@ -142,7 +146,7 @@ pub fn register(
     let claimed = registration
         .last_generation
         .unwrap_or_default()
-        .min(MAX_GENERATION);
+        .min(MAX_CLAIM);
     if claimed > node.generation {
         node.generation = next(claimed);
     }

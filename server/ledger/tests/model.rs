@@ -735,10 +735,9 @@ fn an_agent_ahead_of_the_ledger_moves_its_generation() {
         incarnation: 1,
         last_generation: max,
     });
-    let node = world.named(0).expect("it joined");
-    assert_eq!(
-        node.generation,
-        node::MAX_GENERATION,
-        "it stops where a ledger can store it"
-    );
+    let claimed = world.named(0).expect("it joined").generation;
+    assert_eq!(claimed, Generation(node::MAX_CLAIM.0 + 1));
+    world.apply(&Command::Revoke { name: 0 });
+    let fenced = world.named(0).expect("it joined").generation;
+    assert!(fenced > claimed, "there is room for a fence");
 }
