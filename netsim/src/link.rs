@@ -50,6 +50,10 @@ pub enum Loss {
 
 /// The Gilbert–Elliott model: a chain of two states that takes one step per packet, with a loss
 /// probability of its own in each.
+///
+/// A burst also wears off in silence, by one step for each 10 ms that bring no packet: what causes
+/// it does not wait for traffic. Without that, a sender that backs off would find the same burst
+/// again half a minute later.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GilbertElliott {
     /// Probability of a step from good to bad.
@@ -297,6 +301,8 @@ pub struct Link {
     /// Arrival of the last packet that kept its place; later ones do not arrive before it.
     last_arrival: Duration,
     bad: bool,
+    /// When the last packet was sent.
+    last_sent: Duration,
 }
 
 impl Link {
@@ -314,6 +320,7 @@ impl Link {
             serialiser_free_at: Duration::ZERO,
             last_arrival: Duration::ZERO,
             bad: false,
+            last_sent: Duration::ZERO,
         }
     }
 
@@ -344,6 +351,8 @@ impl Link {
     /// back in time.
     pub fn transmit(&mut self, size: usize, now: Duration) -> Verdicts {
         let draw = Draws::from(&mut self.rng);
+        self.wear_off(now.saturating_sub(self.last_sent), &draw);
+        self.last_sent = now;
         let verdicts = match self.serialise(size, now) {
             Ok(left_at) => match self.lose(&draw) {
                 None => self.propagate(left_at, &draw),
@@ -379,6 +388,14 @@ impl Link {
             return Err(LinkDrop::Blackout);
         }
         Ok(left_at)
+    }
+
+    /// A burst ends in silence with the probability of as many steps as it has spans of 10 ms.
+    fn wear_off(&mut self, silence: Duration, draw: &Draws) {
+        if let (Loss::Bursty(model), true) = (self.config.loss, self.bad) {
+            let steps = i32::try_from(silence.as_millis() / 10).unwrap_or(i32::MAX);
+            self.bad = draw.wear < (1.0 - model.to_good).max(0.0).powi(steps);
+        }
     }
 
     fn lose(&mut self, draw: &Draws) -> Option<LinkDrop> {
@@ -434,6 +451,7 @@ struct Draws {
     duplicate: f64,
     corrupt: [f64; 2],
     bit: [u64; 2],
+    wear: f64,
 }
 
 impl Draws {
@@ -447,6 +465,7 @@ impl Draws {
             duplicate: rng.random(),
             corrupt: rng.random(),
             bit: rng.random(),
+            wear: rng.random(),
         }
     }
 }

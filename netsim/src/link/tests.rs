@@ -94,6 +94,27 @@ fn gilbert_elliott_meets_its_rate_in_bursts_of_the_mean_length() {
 }
 
 #[test]
+fn a_burst_wears_off_in_silence() {
+    // One that traffic alone would hardly ever end.
+    let model = GilbertElliott {
+        to_bad: 1.0,
+        to_good: 0.02,
+        loss_good: 0.0,
+        loss_bad: 1.0,
+    };
+    let silence = Duration::from_secs(10);
+    let lost = lost(&run(
+        LinkConfig::perfect().bursty_loss(model),
+        6,
+        1_000,
+        100,
+        silence,
+    ));
+    // After 1,000 steps in silence every packet finds the good state again.
+    assert!(lost.iter().all(|lost| !lost));
+}
+
+#[test]
 fn gilbert_elliott_tells_its_two_states_apart() {
     let model = GilbertElliott {
         to_bad: 0.1,
