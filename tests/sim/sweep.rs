@@ -112,8 +112,9 @@ fn all(seeds: Range<u64>, blackouts: &Range<u64>) -> Tally {
 #[test]
 fn every_exec_is_exact() {
     let seeds = sized(20, 200);
-    // Half of the idle timeout: what is lost in it is sent again before anybody gives up.
-    let sum = all(0..seeds, &(100..15_000));
+    // QUIC doubles its pauses between probes: a blackout of 5 s on a slow path leaves it two or more
+    // before the idle timeout of 30 s, one of 15 s may leave none.
+    let sum = all(0..seeds, &(100..5_000));
     assert_eq!(
         (sum.answered, sum.not_started + sum.unknown),
         (10 * seeds as usize, 0)
