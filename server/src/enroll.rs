@@ -34,6 +34,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::ca::{self, Ca, SignError};
+use crate::clip;
 use crate::clock::Clock;
 use crate::secret::Token;
 use crate::store::{Store, StoreError};
@@ -168,7 +169,7 @@ async fn connect(context: Arc<Context>, connecting: Connecting) {
     let connection = match shaken {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
-            tracing::info!(%remote, "join not begun: the handshake failed: {error}");
+            tracing::info!(%remote, "join not begun: the handshake failed: {}", clip::error(&error));
             return;
         }
         Err(_) => {
@@ -193,7 +194,7 @@ async fn connect(context: Arc<Context>, connecting: Connecting) {
             CloseCode::DONE
         }
         Ok(Err(error)) => {
-            tracing::info!(%remote, "join not finished: the connection was lost: {error}");
+            tracing::info!(%remote, "join not finished: the connection was lost: {}", clip::error(&error));
             CloseCode::DONE
         }
         Err(_) => {
@@ -220,7 +221,7 @@ async fn exchange(context: &Context, connection: &Connection) -> Result<(), Conn
         }
         Err(ReadToEndError::TooLong) => Err(MessageError::TooLong(MAX_REQUEST).into()),
         Err(ReadToEndError::Read(error)) => {
-            tracing::info!(%remote, "join not finished: the request was cut off: {error}");
+            tracing::info!(%remote, "join not finished: the request was cut off: {}", clip::error(&error));
             return Ok(());
         }
     };
@@ -232,7 +233,7 @@ async fn exchange(context: &Context, connection: &Connection) -> Result<(), Conn
         }
         Err(reason) => {
             let refused = reason.outside();
-            tracing::warn!(%remote, code = refused.code, "join refused: {reason}");
+            tracing::warn!(%remote, code = refused.code, "join refused: {}", clip::error(&reason));
             JoinResponse::Refused(refused)
         }
     };

@@ -12,7 +12,7 @@ use hub_protocol::kind::{Failure, OperationKind, exec};
 use hub_protocol::outcome::Outcome;
 use hub_protocol::session::Targets;
 use hub_protocol::{Fingerprint, NodeId, NodeName};
-use hub_quic::operation::{Answer, Operation};
+use hub_quic::operation::{Answer, Ended, Operation};
 use hub_quic::session::OpenError;
 use tokio::time::timeout;
 
@@ -126,6 +126,30 @@ impl AskError {
     /// Whether nothing can have happened on the node.
     pub fn not_started(&self) -> bool {
         !matches!(self, Self::Unknown { .. })
+    }
+}
+
+/// Why an operation that was opened is not known to run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotBegun {
+    /// The agent said no: nothing has happened.
+    #[error("{0}")]
+    Failed(Failure),
+    /// It said nothing for this long, and may have begun.
+    #[error("no answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The operation ended without an answer, and may have begun.
+    #[error("{0}")]
+    Ended(Ended),
+}
+
+/// Waits until an agent has begun an operation, for `patience` at most.
+pub(crate) async fn begun(operation: &Operation, patience: Duration) -> Result<(), NotBegun> {
+    match timeout(patience, operation.answer()).await {
+        Ok(Ok(Answer::Accepted(_))) => Ok(()),
+        Ok(Ok(Answer::Failed(failure))) => Err(NotBegun::Failed(failure)),
+        Ok(Err(ended)) => Err(NotBegun::Ended(ended)),
+        Err(_) => Err(NotBegun::Silent(patience)),
     }
 }
 
@@ -310,15 +334,16 @@ impl Hub {
                 return Outcome::NotStarted(AskError::Away { node, last_seen });
             }
         };
-        let reason = match timeout(ANSWER_TIMEOUT, operation.answer()).await {
-            Ok(Ok(Answer::Accepted(_))) => return Outcome::Answered(operation),
-            Ok(Ok(Answer::Failed(failure))) => {
-                return Outcome::NotStarted(AskError::Failed { node, failure });
+        match begun(&operation, ANSWER_TIMEOUT).await {
+            Ok(()) => Outcome::Answered(operation),
+            Err(NotBegun::Failed(failure)) => {
+                Outcome::NotStarted(AskError::Failed { node, failure })
             }
-            Ok(Err(ended)) => ended.to_string(),
-            Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
-        };
-        Outcome::Unknown(AskError::Unknown { node, reason })
+            Err(silence) => Outcome::Unknown(AskError::Unknown {
+                node,
+                reason: silence.to_string(),
+            }),
+        }
     }
 
     /// How the hub is.

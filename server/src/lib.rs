@@ -11,6 +11,7 @@
 
 pub mod api;
 pub mod ca;
+mod clip;
 pub mod clock;
 pub mod enroll;
 pub mod files;

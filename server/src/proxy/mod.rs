@@ -50,7 +50,7 @@ use http::{Method, Request, Response, StatusCode, Version, request};
 use hub_protocol::kind::http::{Body, MAX_HEADERS, Open, REQUEST, RequestHead};
 use hub_protocol::kind::{Failure, OperationKind};
 use hub_protocol::limits::MAX_HEAD;
-use hub_quic::operation::{self, Sender};
+use hub_quic::operation::Sender;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -61,7 +61,6 @@ use rustix::net::sockopt::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 
 use answer::Answer;
 use body::ProxyBody;
@@ -70,6 +69,7 @@ use head::Origin;
 use place::{Place, place};
 pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
 
+use crate::hub::{NotBegun, begun};
 use crate::seats::{self, Limits, Seat};
 
 /// How long an agent may take to say that the target is connected: longer than it waits itself
@@ -386,12 +386,12 @@ fn finish(sender: Option<Sender>) {
 /// Waits until the agent has connected to the target.
 async fn accepted(exchange: &mut Exchange) -> Result<(), Answer> {
     let operation = exchange.operation.clone();
-    let answer = timeout(ANSWER_TIMEOUT, operation.answer());
-    match exchange.unless_upload_breaks(answer).await {
-        Ok(Ok(Ok(operation::Answer::Accepted(_)))) => Ok(()),
-        Ok(Ok(Ok(operation::Answer::Failed(failure)))) => Err(failed(exchange, &failure)),
-        Ok(Ok(Err(_))) => Err(Answer::lost(&exchange.node)),
-        Ok(Err(_)) => Err(Answer::silent(&exchange.node, ANSWER_TIMEOUT)),
+    let begun = begun(&operation, ANSWER_TIMEOUT);
+    match exchange.unless_upload_breaks(begun).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(NotBegun::Failed(failure))) => Err(failed(exchange, &failure)),
+        Ok(Err(NotBegun::Ended(_))) => Err(Answer::lost(&exchange.node)),
+        Ok(Err(NotBegun::Silent(waited))) => Err(Answer::silent(&exchange.node, waited)),
         Err(_) => Err(Answer::upload_broke()),
     }
 }

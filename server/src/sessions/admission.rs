@@ -12,7 +12,8 @@ use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, c
 use hub_quic::tls::PeerIdentity;
 use quinn::Connection;
 
-use super::{Context, clip, kind};
+use super::{Context, kind};
+use crate::clip;
 use crate::store::StoreError;
 
 /// A Hello that was taken.
@@ -51,7 +52,7 @@ fn check(hello: &Hello, ours: Deployment) -> Result<u32, Refused> {
         let message = format!(
             "the agent (release {}) speaks versions {} to {} of the protocol, this hub {} to {}; \
              upgrade the older of the two",
-            clip(&hello.release),
+            clip::words(&hello.release),
             theirs.min,
             theirs.max,
             ours.min,

@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument as _;
 
-use super::{Connected, Context, Sessions, admission, clip, kind};
+use super::{Connected, Context, Sessions, admission, kind};
+use crate::clip;
 use crate::clock::Clock;
 use crate::store::Store;
 
@@ -122,7 +123,7 @@ async fn connect(context: Context, connecting: Connecting, ticket: Ticket) {
     let connection = match timeout(context.config.handshake_timeout, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
-            tracing::info!(%remote, %error, "a handshake failed");
+            tracing::info!(%remote, error = clip::error(&error), "a handshake failed");
             return;
         }
         Err(_) => {
@@ -151,7 +152,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
     let (mut sender, receiver, hello) = match greeting {
         Ok(Ok(greeting)) => greeting,
         Ok(Err(error)) => {
-            tracing::info!(error = clip(&error.to_string()), "no Hello came");
+            tracing::info!(error = clip::error(&error), "no Hello came");
             connection.close(
                 VarInt::from_u32(CloseCode::PROTOCOL_VIOLATED.0),
                 b"Hello expected",
@@ -207,7 +208,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
         lost => lost,
     };
     if let Err(reason) = greeted {
-        tracing::info!(%name, epoch = epoch.0, "gone before it was welcome: {}", clip(&reason));
+        tracing::info!(%name, epoch = epoch.0, "gone before it was welcome: {}", clip::error(&reason));
         let session = &admitted.session;
         session.close(CloseCode::TIMED_OUT, "Welcome was not taken");
         mark_away(&context, identity.node_id, epoch, now).await;
@@ -231,10 +232,10 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
     )
     .await;
     if let Some(last_heard) = context.sessions.remove(identity.node_id, epoch) {
-        tracing::info!(%name, epoch = epoch.0, "away: {}", clip(&reason));
+        tracing::info!(%name, epoch = epoch.0, "away: {}", clip::error(&reason));
         mark_away(&context, identity.node_id, epoch, last_heard).await;
     } else {
-        let reason = clip(&reason);
+        let reason = clip::error(&reason);
         tracing::info!(%name, epoch = epoch.0, "replaced by a newer session: {reason}");
     }
 }
@@ -285,7 +286,7 @@ async fn talk(
                     Control::Heartbeat { clock_ms }
                 }
                 Ok(Control::GoAway(reason)) => {
-                    tracing::info!("the agent is leaving: {}", clip(&reason));
+                    tracing::info!("the agent is leaving: {}", clip::words(&reason));
                     context.sessions.drain(node, epoch);
                     continue;
                 }
