@@ -74,3 +74,20 @@ async fn what_is_under_way_comes_to_its_end() {
     drop((input, output));
     stop.await.unwrap();
 }
+
+/// What does not end by itself is told to, and its client hears that nobody knows how it ended.
+#[tokio::test]
+async fn an_exec_that_outlasts_the_stop_is_cut_off_with_a_last_word() {
+    let world = World::node().await;
+    let script = "echo ready; exec sleep 1000";
+    let exec = world.client().exec(&shell(script, false)).await.unwrap();
+    let (_input, mut output) = exec.split();
+    let ready = Event::Stdout(Bytes::from_static(b"ready\n"));
+    assert_eq!(output.next().await, ready);
+    let stop = tokio::spawn(world.server.stop());
+    let Event::Ended(LastWord::Unknown(why)) = output.next().await else {
+        panic!("no last word")
+    };
+    assert!(why.contains("the hub is stopping"), "{why}");
+    stop.await.unwrap();
+}

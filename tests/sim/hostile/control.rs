@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hub_ledger::Presence;
 use hub_server::hub::AskError;
-use quinn::{Connection, SendStream};
+use quinn::{Connection, SendStream, VarInt};
 use tokio::time::{Instant, timeout};
 
 use super::agent::{Hostile, Node, greet, hello, hello_of, works};
@@ -165,6 +166,37 @@ fn limits_that_make_no_sense_are_clipped() {
             () = reading => {}
         }
         assert_eq!(sent, 768 * 1024);
+    });
+}
+
+#[test]
+fn an_agent_that_takes_no_welcome_is_away() {
+    run(async {
+        let world = World::without_records(50).await;
+        let node = Node::join(&world, "mallory").await;
+        let mut transport = transport();
+        transport.stream_receive_window(VarInt::from_u32(0));
+        let connection = node.dial_with(&world, transport).await.unwrap();
+        let words = frame(HELLO, hello(1).as_bytes());
+        assert_eq!(first_words(&connection, &words).await, 5);
+        let found = world.hub().find("mallory").await.unwrap().unwrap();
+        assert_eq!((found.epoch.0, found.presence), (1, Presence::Away));
+        assert!(world.hub().sessions().all().is_empty());
+    });
+}
+
+#[test]
+fn an_agent_that_never_answers_leaves_an_unknown_end() {
+    run(async {
+        let world = World::without_records(51).await;
+        let node = Node::join(&world, "mallory").await;
+        let agent = Hostile::connect(&world, &node, 1).await;
+        let asked = world.start("mallory", &["cat"], true).await.unwrap_err();
+        assert!(matches!(asked, AskError::Unknown { .. }), "{asked}");
+        assert!(asked.to_string().contains("180 s"), "{asked}");
+        assert!(!asked.retry_helps() && !asked.not_started());
+        let (_send, recv) = agent.connection.accept_bi().await.unwrap();
+        assert_eq!(Reader::new(recv).reset_code().await, 0, "it is cancelled");
     });
 }
 
