@@ -8,7 +8,7 @@ use std::time::Duration;
 use hub_protocol::code::CloseCode;
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
-use hub_protocol::session::{Control, Hello, Platform, Refused, Welcome, shown};
+use hub_protocol::session::{Control, Hello, Lingering, Platform, Refused, Welcome, shown};
 use hub_protocol::version::VersionRange;
 use hub_protocol::{Generation, Incarnation};
 use hub_quic::endpoint::{self, Network, Transport};
@@ -25,6 +25,7 @@ use crate::backoff::Backoff;
 use crate::dial::{self, DialError, Dialled, HubAddress};
 use crate::identity::Identity;
 use crate::operations::{self, Tools};
+use crate::runtime::MayStillRun;
 
 /// How long the hub may take to answer a Hello.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(15);
@@ -221,6 +222,10 @@ impl Uplink {
         let mut running = JoinSet::new();
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(1_000, 60_000));
         let mut heartbeat = interval(heartbeat);
+        let mut lingering = self.tools.lingering.watch();
+        if !lingering.borrow().is_empty() {
+            lingering.mark_changed();
+        }
         let ended = loop {
             tokio::select! {
                 biased;
@@ -237,6 +242,12 @@ impl Uplink {
                         break Err(error.into());
                     }
                 },
+                Ok(()) = lingering.changed() => {
+                    let told = told(&lingering.borrow_and_update());
+                    if let Err(error) = sender.send(&told).await {
+                        break Err(error.into());
+                    }
+                }
                 _ = heartbeat.tick() => {
                     let clock_ms = self.clock_ms();
                     if let Err(error) = sender.send(&Control::Heartbeat { clock_ms }).await {
@@ -327,4 +338,13 @@ pub(crate) async fn is_set(stop: &mut watch::Receiver<bool>) {
         // Nobody is left who could say it.
         std::future::pending::<()>().await;
     }
+}
+
+/// What may still be running, as the hub is told. A hub that is older passes it over.
+fn told(lingering: &[MayStillRun]) -> Control {
+    let tell = |lingering: &MayStillRun| Lingering {
+        what: shown(&lingering.what),
+        why: shown(&lingering.why),
+    };
+    Control::Lingering(lingering.iter().map(tell).collect())
 }

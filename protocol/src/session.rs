@@ -7,6 +7,7 @@
 //!  | Heartbeat -----------------> |   every `heartbeat_ms` of Welcome
 //!  | <----------------- Heartbeat |   the same, back
 //!  | <------------------- Targets |   whenever the exposures of the node change
+//!  | Lingering -----------------> |   whenever what would not stop changes
 //!  | GoAway <-------------------> |   no new operations; the rest may finish
 //! ```
 //!
@@ -128,6 +129,15 @@ pub struct Targets {
     pub ports: Vec<u16>,
 }
 
+/// Something that an agent ran and could not see stop, for people to look after.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lingering {
+    /// What it is: command, process id, container.
+    pub what: String,
+    /// Why nobody can say that it has stopped.
+    pub why: String,
+}
+
 /// A frame of the control stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
@@ -146,6 +156,8 @@ pub enum Control {
     GoAway(String),
     /// From the hub.
     Targets(Targets),
+    /// From the agent, whenever it changes: all that may still be running though it was stopped.
+    Lingering(Vec<Lingering>),
     /// Something that this version does not know.
     Unknown {
         /// Its tag.
@@ -176,6 +188,7 @@ const REFUSED: u64 = 0x03;
 const HEARTBEAT: u64 = 0x10;
 const GO_AWAY: u64 = 0x11;
 const TARGETS: u64 = 0x12;
+const LINGERING: u64 = 0x13;
 
 fn json<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain data with text keys")
@@ -198,6 +211,7 @@ impl Control {
             Self::Heartbeat { .. } => "Heartbeat",
             Self::GoAway(_) => "GoAway",
             Self::Targets(_) => "Targets",
+            Self::Lingering(_) => "Lingering",
             Self::Unknown { .. } => "a frame that this version does not know",
         }
     }
@@ -211,6 +225,7 @@ impl Control {
             Self::Heartbeat { clock_ms } => frame::raw(HEARTBEAT, &kind::encode(clock_ms)),
             Self::GoAway(reason) => frame::raw(GO_AWAY, &kind::encode(reason)),
             Self::Targets(targets) => frame::raw(TARGETS, &kind::encode(targets)),
+            Self::Lingering(list) => frame::raw(LINGERING, &kind::encode(list)),
             Self::Unknown { tag } => frame::raw(*tag, &[]),
         }
     }
@@ -227,6 +242,7 @@ impl Control {
             },
             GO_AWAY => Self::GoAway(kind::decode("GoAway", payload)?),
             TARGETS => Self::Targets(kind::decode("Targets", payload)?),
+            LINGERING => Self::Lingering(kind::decode("Lingering", payload)?),
             tag => Self::Unknown { tag },
         })
     }
@@ -311,7 +327,15 @@ mod tests {
             revision: 300,
             ports: vec![80, 8080],
         };
-        let golden: [(Control, &[u8]); 3] = [
+        let lingering = Lingering {
+            what: "a".into(),
+            why: "b".into(),
+        };
+        let golden: [(Control, &[u8]); 4] = [
+            (
+                Control::Lingering(vec![lingering]),
+                b"\x13\x05\x01\x01a\x01b",
+            ),
             (Control::Heartbeat { clock_ms: 300 }, b"\x10\x02\xac\x02"),
             (Control::GoAway("x".into()), b"\x11\x02\x01x"),
             (

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hub_ledger::{Node, Timestamp};
 use hub_protocol::code::CloseCode;
-use hub_protocol::session::{Control, Hello, Targets};
+use hub_protocol::session::{Control, Hello, Lingering, Targets, shown};
 use hub_protocol::{Epoch, NodeId};
 use hub_quic::session::Session;
 use tokio::sync::{mpsc, watch};
@@ -29,6 +29,9 @@ pub use listen::{SessionConfig, serve};
 
 use crate::clock::Clock;
 use crate::store::Store;
+
+/// How much of what a node could not see stop is kept; its own log has the rest.
+const MAX_LINGERING: usize = 100;
 
 /// A node's session as the hub sees it.
 #[derive(Debug, Clone)]
@@ -45,6 +48,8 @@ pub struct Connected {
     pub last_heard: Timestamp,
     /// Its agent said that it leaves: what is under way may finish, and nothing new begins.
     pub draining: bool,
+    /// What its agent could not see stop, oldest first. Its words, in short lines.
+    pub lingering: Vec<Lingering>,
     /// What is to be said on its control stream.
     control: mpsc::Sender<Control>,
 }
@@ -190,6 +195,20 @@ impl Sessions {
         }
     }
 
+    /// A node's agent says what it could not see stop: all of it.
+    fn lingers(&self, node: NodeId, epoch: Epoch, lingering: &[Lingering]) {
+        let short = |lingering: &Lingering| Lingering {
+            what: shown(&lingering.what),
+            why: shown(&lingering.why),
+        };
+        if let Some(connected) = self.lock().nodes.get_mut(&node)
+            && connected.epoch == epoch
+        {
+            connected.lingering = lingering.iter().take(MAX_LINGERING).map(short).collect();
+        }
+        self.changed();
+    }
+
     /// Tells a node's agent what it may connect to. Requests carry the revision they need and
     /// wait for it there, so nobody waits here; an agent that is away hears it when it is back.
     pub fn tell_targets(&self, node: &NodeId, targets: Targets) {
@@ -226,19 +245,6 @@ impl Sessions {
 
     fn changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
-    }
-}
-
-/// The name of a frame of the control stream, for a log line.
-fn kind(control: &Control) -> &'static str {
-    match control {
-        Control::Hello(_) => "Hello",
-        Control::Welcome(_) => "Welcome",
-        Control::Refused(_) => "Refused",
-        Control::Heartbeat { .. } => "Heartbeat",
-        Control::GoAway(_) => "GoAway",
-        Control::Targets(_) => "Targets",
-        Control::Unknown { .. } => "a frame that is not known",
     }
 }
 

@@ -1,5 +1,7 @@
 //! Answers of the API as people read them. Pure.
 
+use std::fmt::Write as _;
+
 use hub_server::api::types::{CreatedExposure, Exposures, Node, NodeSession, Nodes, Status, Token};
 
 use super::table::table;
@@ -55,7 +57,18 @@ pub(super) fn nodes(nodes: &Nodes) -> String {
         "PLATFORM",
         "RELEASE",
     ];
-    table(headings, &rows)
+    let mut text = table(headings, &rows);
+    for node in &nodes.nodes {
+        for lingering in node.session.iter().flat_map(|session| &session.lingering) {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "\n{}: this may still be running: {lingering}",
+                node.name
+            );
+        }
+    }
+    text
 }
 
 fn node(node: &Node) -> [String; 8] {
@@ -157,6 +170,7 @@ mod tests {
             arch: "x86_64".into(),
             hostname: "shop".into(),
             capabilities: vec!["exec".into()],
+            lingering: vec!["sleep: pid 7 would not stop".into()],
         };
         let node = |name: &str, state, session| Node {
             id: "0".repeat(32),
@@ -175,6 +189,8 @@ mod tests {
 NAME    STATE      SINCE                 ADDRESS          RTT      OPERATIONS  PLATFORM      RELEASE
 shop-4  connected  2026-01-31 12:00:00Z  192.0.2.7:40000  41.2 ms  2           linux/x86_64  0.1.0
 b       away       2026-01-31 12:00:00Z  -                -        -           -             -
+
+shop-4: this may still be running: sleep: pid 7 would not stop
 ";
         assert_eq!(nodes(&Nodes { nodes: all.into() }), expected);
         assert!(nodes(&Nodes { nodes: vec![] }).contains("hub token create"));

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use hub_agent::runtime::{
-    ByteStream, ExecError, ExecSpec, ExitStatus, MayStillRun, Process, ProcessHandle,
-    Runtime, Stopped, WaitError,
+    ByteStream, ExecError, ExecSpec, ExitStatus, MayStillRun, Process, ProcessHandle, Runtime,
+    Stopped, WaitError,
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
@@ -134,7 +134,9 @@ impl Runtime for Commands {
                 "cat" => cat(handle.clone(), input),
                 "sleep" => sleep(handle.clone(), input),
                 "broken" => bytes(handle.clone(), number(1).unwrap_or(0), 0, 0)
-                    .chain(stream::once(async { Err(io::ErrorKind::ConnectionReset.into()) }))
+                    .chain(stream::once(async {
+                        Err(io::ErrorKind::ConnectionReset.into())
+                    }))
                     .boxed(),
                 "lost" => {
                     handle.end(ExitStatus::Signal(15));

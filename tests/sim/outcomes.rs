@@ -27,5 +27,21 @@ fn a_command_that_may_have_started_has_no_exit_code() {
         let lost = world.start("node", &["lost"], false).await.unwrap();
         let seen = finish(&lost).await.unwrap();
         assert_eq!(seen, (vec![], Outcome::Unknown));
+        // And the hub lists it, for a person to look after.
+        let node = world.hub().find("node").await.unwrap().unwrap();
+        let mut changes = world.hub().sessions().changes();
+        let list = loop {
+            let list = world
+                .hub()
+                .sessions()
+                .connected(&node.id)
+                .unwrap()
+                .lingering;
+            if !list.is_empty() {
+                break list;
+            }
+            changes.changed().await.unwrap();
+        };
+        assert_eq!((list.len(), list[0].what.as_str()), (1, "lost"));
     });
 }

@@ -12,7 +12,6 @@
 
 use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -20,6 +19,7 @@ use hub_protocol::kind::exec::{Open, Outcome, STDERR, STDIN, STDOUT};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::{Ended, Operation, Receiver, Sender};
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
 
 use crate::kill::{self, Point};
 use crate::runtime::{
@@ -27,27 +27,28 @@ use crate::runtime::{
     ProcessHandle, Runtime,
 };
 
-/// Commands that could not be seen to have stopped, for people to look after.
+/// Commands that could not be seen to have stopped, for people to look after: oldest first, told to
+/// the hub whenever there is one more.
 #[derive(Debug, Clone, Default)]
-pub struct Lingering(Arc<Mutex<Vec<MayStillRun>>>);
+pub struct Lingering(watch::Sender<Vec<MayStillRun>>);
 
 impl Lingering {
     /// The most that are remembered; beyond, only the log tells.
     const KEPT: usize = 100;
 
     fn add(&self, lingering: MayStillRun) {
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if list.len() < Self::KEPT {
-            list.push(lingering);
-        }
+        self.0.send_if_modified(|list| {
+            let room = list.len() < Self::KEPT;
+            if room {
+                list.push(lingering);
+            }
+            room
+        });
     }
 
-    /// What may still be running, oldest first.
-    pub fn list(&self) -> Vec<MayStillRun> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// The list, as it is and whenever it changes.
+    pub fn watch(&self) -> watch::Receiver<Vec<MayStillRun>> {
+        self.0.subscribe()
     }
 }
 

@@ -166,6 +166,11 @@ fn node(NodeStatus { node, connected }: NodeStatus) -> Node {
             arch: hello.platform.arch.clone(),
             hostname: hello.platform.hostname.clone(),
             capabilities: hello.capabilities.clone(),
+            lingering: connected
+                .lingering
+                .iter()
+                .map(|lingering| format!("{}: {}", lingering.what, lingering.why))
+                .collect(),
         }
     });
     Node {

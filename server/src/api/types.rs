@@ -129,6 +129,9 @@ pub struct NodeSession {
     pub hostname: String,
     /// What it can do.
     pub capabilities: Vec<String>,
+    /// What may still be running on it although it was stopped, with the reason; oldest first.
+    #[serde(default)]
+    pub lingering: Vec<String>,
 }
 
 /// All nodes.

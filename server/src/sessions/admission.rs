@@ -5,15 +5,14 @@ use hub_ledger::node::RegisterRefusal;
 use hub_ledger::{Registration, Timestamp};
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
-use hub_protocol::session::{Control, Hello, Refused, Targets, Welcome, refusal};
+use hub_protocol::session::{Control, Hello, Refused, Targets, Welcome, refusal, shown};
 use hub_protocol::version::VersionRange;
 use hub_protocol::{Deployment, NodeName};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control};
 use hub_quic::tls::PeerIdentity;
 use quinn::Connection;
 
-use super::{Context, kind};
-use crate::clip;
+use super::Context;
 use crate::store::StoreError;
 
 /// A Hello that was taken.
@@ -34,7 +33,7 @@ pub(super) async fn hello(
         Control::Hello(hello) => Ok((sender, receiver, *hello)),
         other => Err(ControlError::Malformed(format!(
             "Hello was expected, not {}",
-            kind(&other)
+            other.name()
         ))),
     }
 }
@@ -52,7 +51,7 @@ fn check(hello: &Hello, ours: Deployment) -> Result<u32, Refused> {
         let message = format!(
             "the agent (release {}) speaks versions {} to {} of the protocol, this hub {} to {}; \
              upgrade the older of the two",
-            clip::words(&hello.release),
+            shown(&hello.release),
             theirs.min,
             theirs.max,
             ours.min,

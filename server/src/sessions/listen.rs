@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use hub_ledger::Timestamp;
 use hub_protocol::code::CloseCode;
-use hub_protocol::session::Control;
+use hub_protocol::session::{Control, Lingering, shown};
 use hub_protocol::{Epoch, NodeId};
 use hub_quic::endpoint::{self, Handshakes};
-use hub_quic::session::{ControlReceiver, ControlSender, Session};
+use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session};
 use hub_quic::tls;
 use quinn::{Connecting, Connection, Endpoint, VarInt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument as _;
 
-use super::{Connected, Context, Sessions, admission, kind};
+use super::{Connected, Context, Sessions, admission};
 use crate::clip;
 use crate::clock::Clock;
 use crate::store::Store;
@@ -197,6 +197,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
         since: now,
         last_heard: now,
         draining: false,
+        lingering: Vec::new(),
         control,
     };
     let welcome = Control::Welcome(Box::new(admitted.welcome));
@@ -258,7 +259,7 @@ async fn say(
         Ok(sent) => sent.map_err(|error| error.to_string()),
         Err(_) => Err(format!(
             "it did not take {} within {} s",
-            kind(control),
+            control.name(),
             patience.as_secs()
         )),
     }
@@ -275,6 +276,7 @@ async fn talk(
     mut queue: mpsc::Receiver<Control>,
 ) -> String {
     let patience = context.config.hello_timeout;
+    let mut leaving = false;
     loop {
         let words = tokio::select! {
             biased;
@@ -286,8 +288,16 @@ async fn talk(
                     Control::Heartbeat { clock_ms }
                 }
                 Ok(Control::GoAway(reason)) => {
-                    tracing::info!("the agent is leaving: {}", clip::words(&reason));
+                    tracing::info!("the agent is leaving: {}", shown(&reason));
                     context.sessions.drain(node, epoch);
+                    leaving = true;
+                    continue;
+                }
+                Ok(Control::Lingering(lingering)) => {
+                    for Lingering { what, why } in &lingering {
+                        tracing::warn!("{} may still be running: {}", shown(what), shown(why));
+                    }
+                    context.sessions.lingers(node, epoch, &lingering);
                     continue;
                 }
                 Ok(Control::Unknown { tag }) => {
@@ -295,12 +305,20 @@ async fn talk(
                     continue;
                 }
                 Ok(other) => {
-                    tracing::warn!(frame = kind(&other), "has no place on the control stream");
+                    tracing::warn!(frame = other.name(), "has no place on the control stream");
                     session.close(CloseCode::PROTOCOL_VIOLATED, "control");
                     return "it broke the protocol on the control stream".into();
                 }
+                // An agent that leaves says so and ends the stream; what is under way may finish.
+                Err(ControlError::Lost(_)) if leaving => {
+                    return session.connection().closed().await.to_string();
+                }
                 Err(error) => {
-                    session.close(CloseCode::PROTOCOL_VIOLATED, "control");
+                    let code = match error {
+                        ControlError::Lost(_) => CloseCode::GOING_AWAY,
+                        ControlError::Malformed(_) => CloseCode::PROTOCOL_VIOLATED,
+                    };
+                    session.close(code, "control");
                     return error.to_string();
                 }
             },
