@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The CA is made once per deployment and lives in the ledger, its key sealed under the hub's
-//! secret ([`seal`]). Every node pins its fingerprint, so it is never made anew: whatever does not
+//! secret (`seal`). Every node pins its fingerprint, so it is never made anew: whatever does not
 //! fit together is an error that stops the start. A copy of the certificate, for people, stands in
 //! a file; it also proves that there was a CA if the ledger is lost.
 //!

@@ -7,7 +7,7 @@
 //!
 //! What goes wrong is one message on stderr: what, where, what to do. Exit codes: 0, 1 where the
 //! hub or the network failed, 2 for arguments that make no sense; those of `hub exec` are in
-//! [`exec`].
+//! `exec`.
 
 mod exec;
 mod show;

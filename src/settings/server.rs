@@ -30,16 +30,16 @@ pub struct ServerSettings {
     /// Where the hub keeps its ledger, its secret and the API token.
     #[arg(long, env = "HUB_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where agents dial: UDP [default: [::]:7443]
+    /// Where agents dial: UDP [default: port 7443 of every address]
     #[arg(long, env = "HUB_AGENT_LISTEN", value_name = "ADDR")]
     pub agent_listen: Option<SocketAddr>,
-    /// Where machines join: UDP [default: [::]:7444]
+    /// Where machines join: UDP [default: port 7444 of every address]
     #[arg(long, env = "HUB_ENROLL_LISTEN", value_name = "ADDR")]
     pub enroll_listen: Option<SocketAddr>,
     /// Where operators are served: TCP [default: 127.0.0.1:7445]
     #[arg(long, env = "HUB_API_LISTEN", value_name = "ADDR")]
     pub api_listen: Option<SocketAddr>,
-    /// Where browsers are served: TCP [default: [::]:7480]
+    /// Where browsers are served: TCP [default: port 7480 of every address]
     #[arg(long, env = "HUB_PROXY_LISTEN", value_name = "ADDR")]
     pub proxy_listen: Option<SocketAddr>,
     /// A name or address that agents and browsers reach this hub by; may be repeated. The first one

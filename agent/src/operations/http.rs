@@ -7,8 +7,8 @@
 //!
 //! The target is connected first, so that an operation that fails has not begun. Then both bodies
 //! run at their own pace, each byte as it comes, and each waits for the slower side. After a 101
-//! the channels carry the connection's bytes ([`tunnel`]). A cancelled operation closes its
-//! connection; one that came to its end gives it back for the next ([`connections`]).
+//! the channels carry the connection's bytes (`tunnel`). A cancelled operation closes its
+//! connection; one that came to its end gives it back for the next (`connections`).
 //!
 //! Informational responses (1xx other than 101) end here: the hub's HTTP library sends none.
 
