@@ -1,6 +1,6 @@
 //! Programs that die at the worst moment.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::programs::{Daemon, Hub, stderr};
@@ -64,20 +64,24 @@ fn a_killed_client_stops_its_command() {
     let dir = tempfile::tempdir().unwrap();
     let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
     let mut agent = hub.agent("n1", "process", None, None);
-    // The command reads nothing, so that its stdin stalls while the client is killed.
+    // The command says its process id where nothing else is said: its outputs may be stalled.
+    let told = dir.path().join("told");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&told)
+            .status()
+            .unwrap()
+            .success()
+    );
+    // It reads nothing, so that its stdin stalls while the client is killed.
     for (script, stdin) in [("sleep 1000", false), ("sleep 1000", true), ("yes", false)] {
         let mut command = hub.cli();
         command.arg("exec");
         if stdin {
             command.arg("-i");
         }
-        command.args([
-            "n1",
-            "--",
-            "sh",
-            "-c",
-            &format!("echo $$ >&2; exec {script}"),
-        ]);
+        let script = format!("echo $$ >{}; exec {script}", told.display());
+        command.args(["n1", "--", "sh", "-c", &script]);
         let from = if stdin {
             Stdio::from(std::fs::File::open("/dev/zero").unwrap())
         } else {
@@ -86,7 +90,7 @@ fn a_killed_client_stops_its_command() {
         // Output that nobody reads fills the pipe, and stalls.
         command.stdin(from).stdout(Stdio::piped());
         let mut client = Daemon::start(command);
-        let pid = client.wait_for("").trim().to_owned();
+        let pid = std::fs::read_to_string(&told).unwrap().trim().to_owned();
         client.kill();
         agent.wait_for("stopping it");
         let deadline = Instant::now() + Duration::from_secs(30);

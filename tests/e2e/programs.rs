@@ -19,14 +19,16 @@ pub fn program(name: &str, namespace: Option<&str>) -> Command {
         "hub-agent" => env!("CARGO_BIN_EXE_hub-agent"),
         other => other,
     };
-    match namespace {
+    let mut command = match namespace {
         None => Command::new(path),
         Some(namespace) => {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", namespace, path]);
             command
         }
-    }
+    };
+    command.stdin(Stdio::null());
+    command
 }
 
 /// A daemon that runs; killed when dropped.
@@ -38,11 +40,7 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn start(mut command: Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || {
