@@ -113,7 +113,8 @@ async fn show(scratch: &Path, workplace: &Workplace) -> anyhow::Result<Running> 
     let hub_dir = scratch.join("hub");
     let program = std::env::current_exe().context("cannot find this program")?;
 
-    println!("1. A hub starts on loopback, with a ledger and a certificate authority of its own.");
+    println!("1. A hub starts on loopback, with a ledger and a certificate authority of its own,");
+    println!("   on ports chosen for this run (7443, 7444, 7445 and 7480 are the usual ones).");
     let server = start_hub(&hub_dir).await?;
     let bound = server.bound().clone();
     let (Some(api), Some(browsers)) = (bound.api, bound.proxy) else {
@@ -154,7 +155,7 @@ async fn show(scratch: &Path, workplace: &Workplace) -> anyhow::Result<Running> 
     println!("     the page listens on {page}, behind the agent");
     println!("     open this in a browser:\n\n       {}\n", fresh.urls[0]);
 
-    println!("5. Three things to type next, in another terminal:\n");
+    println!("5. In another terminal, first this line, then any of the three below it:\n");
     println!(
         "     export HUB_API=http://{api} HUB_TOKEN_FILE={}",
         shown.token_file.display()

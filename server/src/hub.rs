@@ -65,7 +65,7 @@ pub enum AskError {
         node: String,
     },
     /// The node has no session.
-    #[error("node {node} is away{}; it is asked again when its agent is back", since(*.last_seen))]
+    #[error("node {node} is away{}; nothing was begun: try again when its agent is back", heard(*.last_seen))]
     Away {
         /// Its name.
         node: NodeName,
@@ -105,10 +105,10 @@ pub enum AskError {
     Ledger(String),
 }
 
-fn since(last_seen: Option<Timestamp>) -> String {
+fn heard(last_seen: Option<Timestamp>) -> String {
     last_seen.map_or_else(
-        || ": it was never here".into(),
-        |seen| format!(" since {seen}"),
+        || " and was never here".into(),
+        |seen| format!(", last heard of at {seen}"),
     )
 }
 

@@ -33,6 +33,12 @@ use crate::store::Store;
 /// How much of what a node could not see stop is kept; its own log has the rest.
 const MAX_LINGERING: usize = 100;
 
+/// An address as people write it: one of IPv4 that came in over a socket of both families without
+/// the prefix that says so.
+fn shown_address(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
 /// A node's session as the hub sees it.
 #[derive(Debug, Clone)]
 pub struct Connected {
@@ -57,7 +63,7 @@ pub struct Connected {
 impl Connected {
     /// The address the agent's packets come from now; a NAT may change it.
     pub fn remote(&self) -> SocketAddr {
-        self.session.connection().remote_address()
+        shown_address(self.session.connection().remote_address())
     }
 }
 

@@ -64,7 +64,12 @@ pub(super) struct ExecArgs {
     #[arg(value_name = "NODE[/CONTAINER]")]
     target: String,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
     command: Vec<String>,
 }
 
@@ -382,7 +387,15 @@ mod tests {
         );
         assert_eq!(refused("-e =x a -- sh"), Some(ArgsError::NotAVariable));
         assert!(request("a -- sh").is_ok_and(|request| request.container.is_none()));
-        for line in ["hub exec", "hub exec a", "hub exec a sh", "hub exec a --"] {
+        // As with docker, -- may be left out; what follows the node is the command's alone.
+        for line in ["a -- ls -i --json", "a ls -i --json"] {
+            let request = request(line).unwrap();
+            assert_eq!(
+                (request.command.join(" ").as_str(), request.stdin),
+                ("ls -i --json", false)
+            );
+        }
+        for line in ["hub exec", "hub exec a", "hub exec a --"] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

@@ -115,6 +115,7 @@ Examples:
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
+  mkdir -p ~/.local/share/bash-completion/completions
   hub completion bash > ~/.local/share/bash-completion/completions/hub
   hub completion fish > ~/.config/fish/completions/hub.fish")]
     Completion {
@@ -148,6 +149,8 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum ExposuresCommand {
+    /// List the exposures, as without a command
+    Ls,
     /// Remove an exposure
     Rm {
         /// Its number
@@ -247,9 +250,9 @@ async fn command(api: ApiArgs, command: Command) -> Result<(), CliError> {
                 .await?;
             print(&api, &exposure, show::created_exposure)
         }
-        Command::Exposures { command: None } => {
-            print(&api, &client(&api)?.exposures().await?, show::exposures)
-        }
+        Command::Exposures {
+            command: None | Some(ExposuresCommand::Ls),
+        } => print(&api, &client(&api)?.exposures().await?, show::exposures),
         Command::Exposures {
             command: Some(ExposuresCommand::Rm { id }),
         } => {

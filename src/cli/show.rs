@@ -121,9 +121,16 @@ pub(super) fn created_exposure(created: &CreatedExposure) -> String {
         .iter()
         .map(|url| format!("  {}\n", url.expose()))
         .collect();
+    // A name has a URL of its own where the hub has a domain.
+    let nameless = match &exposure.name {
+        Some(name) if created.urls.len() < 2 => {
+            format!("\nThe name {name} has no URL until hub-server is given a --domain.\n")
+        }
+        _ => String::new(),
+    };
     format!(
         "Port {} of {} is exposed. Whoever knows this URL reaches it; it is shown this once:\n\n\
-         {}\n`hub exposures rm {}` ends that.\n",
+         {}{nameless}\n`hub exposures rm {}` ends that.\n",
         exposure.port,
         exposure.node,
         urls.concat(),

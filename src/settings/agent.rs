@@ -50,7 +50,8 @@ pub struct AgentSettings {
     #[arg(long, env = "HUB_AGENT_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Where the agent keeps its identity.
+    /// Where the agent keeps its identity [default: /var/lib/hub-agent as root, else
+    /// ~/.local/share/hub-agent]
     #[arg(long, env = "HUB_AGENT_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// The hub, as agents dial it; port 7443 unless given.
@@ -143,7 +144,15 @@ impl AgentSettings {
 
     /// How to join; `None` where that has happened or nobody said how.
     fn joining(&self, data_dir: &Path, hub: &HubAddress) -> anyhow::Result<Option<Joining>> {
-        if matches!(IdentityStore::open(data_dir)?.load()?, State::Joined(_)) {
+        if let State::Joined(identity) = IdentityStore::open(data_dir)?.load()? {
+            if self.token()?.is_some() {
+                tracing::warn!(
+                    "this machine is node {} already: the join token is not used; to join anew, stop \
+                     the agent and remove {}",
+                    identity.name(),
+                    data_dir.display()
+                );
+            }
             return Ok(None);
         }
         let (Some(pin), Some(token)) = (&self.ca, self.token()?) else {

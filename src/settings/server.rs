@@ -27,7 +27,8 @@ pub struct ServerSettings {
     #[arg(long, env = "HUB_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Where the hub keeps its ledger, its secret and the API token.
+    /// Where the hub keeps its ledger, its secret and the API token [default: /var/lib/hub as root,
+    /// else ~/.local/share/hub]
     #[arg(long, env = "HUB_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Where agents dial: UDP [default: port 7443 of every address]

@@ -236,7 +236,7 @@ pub enum ExecError {
         what: String,
     },
     /// The runtime does not answer or has no room. Trying again may help.
-    #[error("the {runtime} runtime is not available: {why}; try again")]
+    #[error("the {runtime} runtime is not available: {why}")]
     Unavailable {
         /// Name of the runtime.
         runtime: &'static str,

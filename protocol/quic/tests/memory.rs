@@ -21,6 +21,10 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const KIB: usize = 1024;
 
+/// What may be sent at once beside the stalled operation: a window whose last eighth was consumed and
+/// not granted again yet.
+const BESIDE: usize = 64 * KIB / 8 * 7;
+
 /// What a new exec may have outstanding towards the hub: stdout, stderr and messages.
 const WINDOWS: usize = (64 + 64 + 128) * KIB;
 
@@ -86,14 +90,14 @@ async fn filled_by_hand(sparse: usize) -> usize {
     stalled.answer().await.unwrap();
     // Until packets are as large as they get.
     for _ in 0..100 {
-        busy.go(60_000).await;
+        busy.go(BESIDE).await;
     }
     let before = live();
     let bytes = [data(1, b"x"), data(2, b"x")].concat();
     for _ in 0..sparse {
         for channel in [1, 2] {
             send.write_all(&data(channel, b"x")).await.unwrap();
-            busy.go(60_000).await;
+            busy.go(BESIDE).await;
         }
     }
     let rest = bytes.repeat(64 * KIB - sparse);

@@ -217,9 +217,7 @@ fn join_command(token: &str, hub: &Hub) -> String {
     } = hub.addresses();
     let enroll = enroll_argument(agents, enrollment);
     let ca = hub.ca().fingerprint();
-    format!(
-        "HUB_JOIN_TOKEN={token} hub-agent --hub {agents}{enroll} --ca {ca} --name \"$(hostname)\""
-    )
+    format!("HUB_JOIN_TOKEN={token} hub-agent --hub {agents}{enroll} --ca {ca}")
 }
 
 /// Where to join, unless an agent that knows where to dial finds it by itself.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument as _;
 
-use super::{Connected, Context, Sessions, admission};
+use super::{Connected, Context, Sessions, admission, shown_address};
 use crate::clip;
 use crate::clock::Clock;
 use crate::store::Store;
@@ -119,7 +119,7 @@ async fn record_sightings(context: &Context) {
 }
 
 async fn connect(context: Context, connecting: Connecting, ticket: Ticket) {
-    let remote = connecting.remote_address();
+    let remote = shown_address(connecting.remote_address());
     let connection = match timeout(context.config.handshake_timeout, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
@@ -221,7 +221,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
             .close(CloseCode::SUPERSEDED, "a newer session of this node stands");
         return;
     }
-    tracing::info!(%name, epoch = epoch.0, remote = %connection.remote_address(), "connected");
+    tracing::info!(%name, epoch = epoch.0, remote = %shown_address(connection.remote_address()), "connected");
     let reason = talk(
         &context,
         &admitted.session,
