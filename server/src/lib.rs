@@ -15,6 +15,7 @@ mod clip;
 pub mod clock;
 pub mod enroll;
 pub mod files;
+mod hangup;
 pub mod hub;
 pub mod proxy;
 mod seats;

@@ -8,8 +8,10 @@
 //! browsers    TCP  HTTP          -> proxy      what is exposed, and nothing else
 //! ```
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,8 @@ use hub_quic::endpoint::{self, Network, Transport, UdpNetwork};
 use hub_quic::session::windows;
 use hub_quic::tls::{self, Credentials, HubCertificate, TlsError, TrustBundle};
 use quinn::{Endpoint, VarInt};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustls::time_provider::TimeProvider;
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -100,6 +104,8 @@ pub struct Parts {
     pub secret: HubSecret,
     /// How the CA is made.
     pub ca: CaOptions,
+    /// Held for as long as the hub runs: one hub at a time uses a data directory.
+    pub lock: Option<Arc<File>>,
 }
 
 /// Why a hub did not start.
@@ -116,6 +122,9 @@ pub enum StartError {
     /// The operating system gives no random bytes.
     #[error("no random bytes can be had: {0}")]
     Random(io::Error),
+    /// Another hub uses the data directory.
+    #[error("another hub uses {}; stop it, or give this one its own data directory", .0.display())]
+    InUse(PathBuf),
     /// The hub's secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -172,10 +181,17 @@ impl Parts {
             path: data_dir.clone(),
             error,
         })?;
+        let lock = lock(data_dir)?;
+        let mirror = data_dir.join("ca.pem");
+        let ledger = data_dir.join("hub.db");
+        if mirror.exists() && !ledger.exists() {
+            // Nothing is created that would stand in a backup's way.
+            return Err(CaError::HalfPresent(mirror.display().to_string()).into());
+        }
         let mut fresh = [0; 16];
         getrandom::fill(&mut fresh).map_err(|error| StartError::Random(error.into()))?;
         let fresh = Deployment::from_bytes(fresh);
-        let store = Store::open(data_dir.join("hub.db"), Execution::Thread, fresh).await?;
+        let store = Store::open(ledger, Execution::Thread, fresh).await?;
         let default = data_dir.join("secret");
         let secret = match &config.secret_file {
             Some(path) => HubSecret::load(path)?,
@@ -193,10 +209,32 @@ impl Parts {
             store,
             secret,
             ca: CaOptions {
-                mirror: Some(data_dir.join("ca.pem")),
+                mirror: Some(mirror),
                 ..CaOptions::default()
             },
+            lock: Some(Arc::new(lock)),
         })
+    }
+}
+
+/// Takes the data directory for this process alone; the kernel gives it back when the process ends.
+fn lock(data_dir: &Path) -> Result<File, StartError> {
+    let path = data_dir.join("lock");
+    let failed = |error| StartError::DataDir {
+        path: path.clone(),
+        error,
+    };
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path);
+    let file = file.map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(StartError::InUse(data_dir.to_owned())),
+        Err(error) => Err(failed(error.into())),
     }
 }
 
@@ -219,6 +257,7 @@ pub struct Server {
     serving: JoinSet<()>,
     /// Everything else.
     tasks: JoinSet<()>,
+    _lock: Option<Arc<File>>,
 }
 
 impl Server {
@@ -233,10 +272,10 @@ impl Server {
             store,
             secret,
             ca,
+            lock,
         } = parts;
         let now = clock.now();
         let ca = Arc::new(Ca::load_or_create(&store, &secret, &ca, now).await?);
-        store.mark_all_away(now).await?;
         let (certificate, renew_at) = hub_certificate(&ca, &config.advertise, now)?;
         let certificate = HubCertificate::new(certificate)?;
         let trust = TrustBundle::new(vec![ca.certificate_der().clone()])?;
@@ -262,6 +301,8 @@ impl Server {
         let api_listener = listen_tcp("operators", config.api_listen).await?;
         let proxy_listener = listen_tcp("browsers", config.proxy_listen).await?;
 
+        // Everything is bound: this hub is the one.
+        store.mark_all_away(now).await?;
         let local = |endpoint: &Endpoint, asked| endpoint.local_addr().unwrap_or(asked);
         let bound = Bound {
             agents: local(&agents, config.agent_listen),
@@ -332,6 +373,7 @@ impl Server {
             stop,
             serving,
             tasks,
+            _lock: lock,
         })
     }
 

@@ -30,6 +30,7 @@ async fn run() -> anyhow::Result<()> {
         .ok()
         .and_then(|settings| settings.log.as_deref());
     settings::start_logging(filter)?;
+    settings::raise_descriptor_limit();
     let (config, parts) = settings?.build().await?;
     let (stop, stopping) = tokio::sync::watch::channel(false);
     tokio::spawn(async move {

@@ -25,6 +25,7 @@ async fn run() -> anyhow::Result<()> {
         .ok()
         .and_then(|settings| settings.log.as_deref());
     settings::start_logging(filter)?;
+    settings::raise_descriptor_limit();
     let settings = settings?;
     let ready_file = settings.ready_file.clone();
     let config = settings.configuration()?;

@@ -162,14 +162,15 @@ async fn carry(client: Result<Client, ClientError>, request: Request) -> i32 {
     };
     let (stops, stopped) = oneshot::channel();
     let input = async {
-        if stdin {
-            pump_stdin(input, stopped).await;
+        // What was read in part must not look whole: the end of this process stops the command.
+        if stdin && let Err(error) = pump_stdin(input, stopped).await {
+            return fail(&format!("cannot read standard input: {error}"), HUB_FAILED);
         }
-        std::future::pending::<()>().await;
+        std::future::pending().await
     };
     tokio::select! {
         code = pump_output(output, stops) => code,
-        () = input => HUB_FAILED,
+        code = input => code,
     }
 }
 
@@ -183,49 +184,46 @@ fn code_of(error: &ClientError) -> i32 {
 }
 
 /// From standard input to the command, until either wants no more.
-async fn pump_stdin(mut input: Input, stopped: oneshot::Receiver<()>) {
-    let (pieces, mut queue) = mpsc::channel::<Bytes>(1);
+async fn pump_stdin(mut input: Input, stopped: oneshot::Receiver<()>) -> io::Result<()> {
+    let (pieces, mut queue) = mpsc::channel::<io::Result<Bytes>>(1);
     // Not to be joined: a read may block for ever.
-    let reader = thread::Builder::new().name("stdin".into()).spawn(move || {
-        let Ok(mut stdin) = unbuffered(&io::stdin()) else {
-            return;
+    thread::Builder::new().name("stdin".into()).spawn(move || {
+        let mut stdin = match unbuffered(&io::stdin()) {
+            Ok(stdin) => stdin,
+            Err(error) => {
+                let _ = pieces.blocking_send(Err(error));
+                return;
+            }
         };
         let mut buffer = vec![0; PIECE];
         loop {
-            match stdin.read(&mut buffer) {
+            let piece = match stdin.read(&mut buffer) {
                 Ok(0) => return,
-                Ok(read) => {
-                    if pieces
-                        .blocking_send(Bytes::copy_from_slice(&buffer[..read]))
-                        .is_err()
-                    {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    fail(&format!("cannot read standard input: {error}"), HUB_FAILED);
-                    return;
-                }
+                Ok(read) => Ok(Bytes::copy_from_slice(&buffer[..read])),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => Err(error),
+            };
+            let failed = piece.is_err();
+            // Nobody takes any more once the command has ended.
+            if pieces.blocking_send(piece).is_err() || failed {
+                return;
             }
         }
-    });
-    if let Err(error) = reader {
-        fail(&format!("cannot read standard input: {error}"), HUB_FAILED);
-    }
+    })?;
     let send = async {
         while let Some(piece) = queue.recv().await {
-            if input.send(&piece).await.is_err() {
-                return;
+            if input.send(&piece?).await.is_err() {
+                return Ok(());
             }
         }
         // An error is told better by the output.
         let _ = input.finish().await;
+        Ok(())
     };
     tokio::select! {
-        () = send => {}
+        sent = send => sent,
         // The command takes no more: neither do we from whoever writes to us.
-        Ok(()) = stopped => {}
+        Ok(()) = stopped => Ok(()),
     }
 }
 

@@ -98,6 +98,11 @@ impl FromStr for Endpoint {
         if authority.as_str().contains('@') {
             return Err(wrong("it takes no user and no password"));
         }
+        // The token must not go to another port than the one that was meant.
+        let port = &authority.as_str()[authority.host().len()..];
+        if !port.is_empty() && authority.port_u16().is_none() {
+            return Err(wrong("the port is none: it takes 1 to 65535"));
+        }
         if uri
             .path_and_query()
             .is_some_and(|path| path.as_str() != "/")
@@ -250,6 +255,8 @@ mod tests {
             "http://",
             "http://hub/v1",
             "http://h?x",
+            "http://127.0.0.1:99999",
+            "http://127.0.0.1:",
         ] {
             assert!(
                 matches!(wrong.parse::<Endpoint>(), Err(ClientError::Url { .. })),

@@ -62,6 +62,26 @@ pub fn start_logging(filter: Option<&str>) -> anyhow::Result<()> {
     started
 }
 
+/// Allows this process as many descriptors as it may have: each connection and each command takes
+/// some, and the usual limit is from times with fewer of them.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Commands inherit it: more would only make them slow that close all they might have.
+    const ENOUGH: u64 = 65_536;
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
+    if limit.current.is_some_and(|current| current >= most) {
+        return;
+    }
+    let raised = Rlimit {
+        current: Some(most),
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
+}
+
 /// The name that this machine has for itself.
 pub fn hostname() -> String {
     rustix::system::uname()

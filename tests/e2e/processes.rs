@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 
-use crate::programs::{Hub, stderr, stdout};
+use crate::programs::{Hub, program, stderr, stdout};
 
 #[test]
 fn exec_carries_streams_and_codes() {
@@ -126,6 +126,69 @@ fn exec_reads_stdin_to_its_end_and_not_beyond() {
         ("line\n", Some(0))
     );
     feeder.join().unwrap();
+}
+
+#[test]
+fn a_stdin_that_cannot_be_read_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let _agent = hub.agent("n1", "process", None, None);
+    let directory = Stdio::from(std::fs::File::open("/tmp").unwrap());
+    let mut command = hub.cli();
+    let output = command
+        .args(["exec", "-i", "n1", "--", "wc", "-c"])
+        .stdin(directory)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125), "{}", stdout(&output));
+    assert!(
+        stderr(&output).contains("standard input"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn one_hub_at_a_time_and_no_new_ledger_where_one_was_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let data_dir = dir.path().join("hub");
+    let start = || {
+        let mut command = program("hub-server", None);
+        command
+            .arg("--data-dir")
+            .arg(&data_dir)
+            .args(["--agent-listen", "127.0.0.1:0"]);
+        command.args([
+            "--enroll-listen",
+            "127.0.0.1:0",
+            "--api-listen",
+            "127.0.0.1:0",
+        ]);
+        command
+            .args(["--proxy-listen", "127.0.0.1:0"])
+            .output()
+            .unwrap()
+    };
+    let second = start();
+    assert!(!second.status.success());
+    assert!(
+        stderr(&second).contains("another hub uses"),
+        "{}",
+        stderr(&second)
+    );
+
+    hub.daemon.terminate();
+    for file in ["hub.db", "hub.db-wal", "hub.db-shm"] {
+        let _ = std::fs::remove_file(data_dir.join(file));
+    }
+    let lost = start();
+    assert!(!lost.status.success());
+    assert!(stderr(&lost).contains("backup"), "{}", stderr(&lost));
+    assert!(
+        !data_dir.join("hub.db").exists(),
+        "nothing stands in the backup's way"
+    );
 }
 
 #[test]

@@ -153,6 +153,7 @@ impl World {
                 signature_length: SignatureLength::Fixed,
                 ..CaOptions::default()
             },
+            lock: None,
         };
         let server = Server::start(config, parts).await.unwrap();
         let proxy = hub_server::server::proxy(server.hub(), None);

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use super::channel::{self, LastWord, Message};
-use super::hangup::Hangup;
+use crate::hangup::Hangup;
 use crate::seats::Seat;
 
 /// How often something is said to a client, so that its kernel answers for one that is gone.

@@ -11,7 +11,6 @@
 
 pub mod channel;
 mod exec;
-mod hangup;
 pub mod problem;
 mod routes;
 mod serve;

@@ -19,13 +19,13 @@ use tracing::Instrument as _;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use super::hangup::Hangup;
 use super::problem::{Kind, Problem};
 use super::types::{
     CreatedExposure, Exposure, Exposures, NewExposure, NewToken, Node, NodeSession, NodeState,
     Nodes, Secret, Status, Token,
 };
 use super::{Api, channel, exec};
+use crate::hangup::Hangup;
 use crate::hub::{Addresses, Hub, NodeStatus};
 use crate::seats::Seat;
 

@@ -1,7 +1,7 @@
 //! The API's connections: accepted, secured, watched and handed to the router.
 //!
 //! Each connection is served by us because handlers need to know when the client hangs up, which
-//! only the socket itself tells: see [`super::hangup`].
+//! only the socket itself tells: see `crate::hangup`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::hangup::Hangup;
+use crate::hangup::Hangup;
 use crate::seats::{self, Limits, Seat};
 
 /// How many connections are served at once, execs among them; further ones wait in the kernel.

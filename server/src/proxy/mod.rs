@@ -61,6 +61,7 @@ use rustix::net::sockopt::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 
 use answer::Answer;
 use body::ProxyBody;
@@ -69,8 +70,12 @@ use head::Origin;
 use place::{Place, place};
 pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
 
+use crate::hangup::Hangup;
 use crate::hub::{NotBegun, begun};
 use crate::seats::{self, Limits, Seat};
+
+/// How long a connection goes on whose browser has closed or reset it.
+const GONE: Duration = Duration::from_secs(1);
 
 /// How long an agent may take to say that the target is connected: longer than it waits itself
 /// for its list of exposures and for the target.
@@ -156,7 +161,22 @@ impl Proxy {
         // A connection that is gone already says so soon enough.
         let _ = stream.set_nodelay(true);
         let _ = probe(&stream);
-        if let Some(stream) = self.connection(stream, peer, Some(seat)).await {
+        // A request that waits for credit reads nothing, and would not see its browser go.
+        let hangup = Hangup::watch(&stream);
+        let gone = async {
+            match &hangup {
+                Ok(hangup) => hangup.wait().await,
+                Err(_) => pending().await,
+            }
+            // What was answered already may still leave.
+            sleep(GONE).await;
+        };
+        let served = tokio::select! {
+            biased;
+            served = self.connection(stream, peer, Some(seat)) => served,
+            () = gone => None,
+        };
+        if let Some(stream) = served {
             // A browser that reads until the connection's end must not take this for the end.
             let _ = stream.set_zero_linger();
         }

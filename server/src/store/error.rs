@@ -37,7 +37,9 @@ pub enum StoreError {
         reason: &'static str,
     },
     /// The file was a ledger once, or holds what no hub wrote.
-    #[error("the ledger is damaged: {0}. Stop the hub and restore it from a backup")]
+    #[error(
+        "the ledger is damaged: {0}. Stop the hub, remove hub.db-wal and hub.db-shm, and restore hub.db from a backup"
+    )]
     Corrupt(String),
     /// The file, or the disk below it.
     #[error("the ledger cannot be used: {0}. Check path, permissions and free space")]

@@ -18,21 +18,21 @@ use tokio::net::TcpStream;
 /// Watches one connection. Clones share the watch; the socket stays open until all are gone, so
 /// nobody keeps one for longer than the connection.
 #[derive(Debug, Clone)]
-pub(super) struct Hangup(Arc<TcpStream>);
+pub(crate) struct Hangup(Arc<TcpStream>);
 
 impl Hangup {
     /// Watches the connection of this socket.
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub(super) fn watch(socket: &TcpStream) -> io::Result<Self> {
+    pub(crate) fn watch(socket: &TcpStream) -> io::Result<Self> {
         let second = std::net::TcpStream::from(socket.as_fd().try_clone_to_owned()?);
         TcpStream::from_std(second).map(|second| Self(Arc::new(second)))
     }
 
     /// Waits until the peer has closed its side or reset the connection. Data that it sent before
     /// may still be unread.
-    pub(super) async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         // An error means that the runtime ends, and with it everything that waits here.
         while let Ok(ready) = self.0.ready(Interest::READABLE).await {
             if ready.is_read_closed() {
