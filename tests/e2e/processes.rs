@@ -2,6 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt as _;
 
 use crate::programs::{Hub, program, stderr, stdout};
 
@@ -238,4 +241,48 @@ fn expose_reaches_what_was_exposed_and_says_which_hop_failed() {
     let answer = get(url);
     assert!(answer.ends_with("\n503"), "{answer}");
     assert!(answer.contains("n1"), "{answer}");
+}
+
+/// A target that takes nothing more must not hide that the browser is gone.
+#[test]
+fn a_browser_that_dies_in_a_stalled_upload_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let _agent = hub.agent("n1", "process", None, None);
+    let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = target.local_addr().unwrap().port();
+    let exposed = hub.json(&["expose", "n1", &port.to_string()]);
+    let url = exposed["urls"][0].as_str().unwrap();
+    let path = url[url.find("/v1/").unwrap()..].to_owned();
+    let operations = |hub: &Hub| hub.json(&["status"])["operations"].as_u64().unwrap();
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut browser = tokio::net::TcpStream::connect(hub.address("proxy"))
+            .await
+            .unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n\r\n");
+        browser.write_all(head.as_bytes()).await.unwrap();
+        // The target accepts, and reads nothing.
+        let _held = target.accept().unwrap();
+        let block = vec![0; 64 * 1024];
+        // Until nothing is taken for a second: every buffer on the way is full.
+        while tokio::time::timeout(Duration::from_secs(1), browser.write_all(&block))
+            .await
+            .is_ok()
+        {}
+        assert_eq!(operations(&hub), 1);
+        browser.set_zero_linger().unwrap();
+        drop(browser);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while operations(&hub) > 0 {
+            assert!(
+                Instant::now() < deadline,
+                "the operation outlived its browser"
+            );
+        }
+    });
 }
