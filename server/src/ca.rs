@@ -29,7 +29,7 @@ use std::time::Duration;
 use hub_ledger::{NewCertificate, Serial, Timestamp};
 use hub_protocol::{Deployment, Fingerprint, NodeId};
 use hub_quic::tls::certificate::{self, CertificateError};
-use hub_quic::tls::{HUB_NAME, node_name};
+use hub_quic::tls::{HUB_NAME, key_fingerprint, node_name};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
@@ -484,9 +484,7 @@ fn proven_key(request: &[u8]) -> Result<SubjectPublicKeyInfo, SignError> {
 /// sender holds it: what a join is decided by, before anything is spent or signed.
 pub fn request_key(request: &[u8]) -> Result<Fingerprint, SignError> {
     let key = proven_key(request)?.subject_public_key_info();
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, &key).as_ref());
-    Ok(Fingerprint::from_digest(bytes))
+    Ok(key_fingerprint(&key))
 }
 
 fn subject_name(name: &str) -> Result<SanType, SignError> {

@@ -1,11 +1,10 @@
 //! `hub-server`: reads its settings, starts the hub, says where it is, stops it in good order.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use hub::settings::{self, ServerSettings};
-use hub_server::{Parts, Server};
+use hub_server::{Parts, Server, files};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -33,7 +32,9 @@ async fn run() -> anyhow::Result<()> {
     let server = Server::start(config, parts).await?;
     let bound = server.bound();
     if let Some(path) = ready_file {
-        write_ready(&path, &serde_json::to_vec_pretty(bound)?)?;
+        // Whoever waits for the file finds it whole or not at all.
+        files::replace(&path, 0o644, &serde_json::to_vec_pretty(bound)?)
+            .with_context(|| format!("cannot write the ready file {}", path.display()))?;
     }
     tracing::info!(
         agents = %bound.agents,
@@ -47,12 +48,4 @@ async fn run() -> anyhow::Result<()> {
     tracing::info!("stopping");
     server.stop().await;
     Ok(())
-}
-
-/// Whoever waits for the file finds it whole or not at all.
-fn write_ready(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let beside = path.with_extension("tmp");
-    std::fs::write(&beside, content)
-        .and_then(|()| std::fs::rename(&beside, path))
-        .with_context(|| format!("cannot write the ready file {}", path.display()))
 }

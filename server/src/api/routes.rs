@@ -13,7 +13,7 @@ use axum::{Extension, Json, Router};
 use http::{HeaderMap, StatusCode, header};
 use hub_ledger as ledger;
 use hub_ledger::{ExposureId, ExposureName};
-use hub_protocol::NodeName;
+use hub_protocol::{NodeName, ports};
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -33,8 +33,6 @@ use crate::seats::Seat;
 const MAX_BODY: usize = 64 * 1024;
 /// What a WebSocket may buffer before it reads or writes, in bytes: data waits in its channel.
 const READ_BUFFER: usize = 16 * 1024;
-/// Where an agent joins when it is told nothing else: on this port of the host that it dials.
-const DEFAULT_ENROLLMENT_PORT: &str = ":7444";
 
 /// All routes. Each demands the token.
 pub(super) fn router(api: Api) -> Router {
@@ -223,7 +221,8 @@ fn join_command(token: &str, hub: &Hub) -> String {
 /// Where to join, unless an agent that knows where to dial finds it by itself.
 fn enroll_argument(agents: &str, enrollment: &str) -> String {
     let host = agents.rsplit_once(':').map(|(host, _)| host);
-    if host.is_some() && host == enrollment.strip_suffix(DEFAULT_ENROLLMENT_PORT) {
+    let default = format!(":{}", ports::ENROLLMENT);
+    if host.is_some() && host == enrollment.strip_suffix(&default) {
         String::new()
     } else {
         format!(" --enroll {enrollment}")

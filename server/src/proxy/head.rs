@@ -181,8 +181,7 @@ pub(super) fn length(head: &ResponseHead, method: &Method) -> Option<u64> {
 }
 
 /// Trailers that came from the agent.
-pub(super) fn trailers(mut lines: Vec<Header>) -> Option<HeaderMap> {
-    retain_end_to_end(&mut lines);
+pub(super) fn trailers(lines: Vec<Header>) -> Option<HeaderMap> {
     header_map(lines)
 }
 
