@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hub_agent::agent::{self, AgentError, Joining};
 use hub_agent::dial::HubAddress;
+use hub_agent::engine::Engine;
 use hub_agent::runtime::Runtime;
 use hub_agent::runtime::docker::{DemoContainer, DockerRuntime};
 use hub_server::{Config, Parts, Server};
@@ -52,6 +53,7 @@ pub struct DemoArgs {
 /// What the node runs commands with.
 struct Workplace {
     runtime: Arc<dyn Runtime>,
+    engine: Option<Engine>,
     container: Option<DemoContainer>,
     /// How it came to be this one, for people.
     why: String,
@@ -187,29 +189,32 @@ async fn workplace(asked: Option<RuntimeKind>, data_dir: &Path) -> anyhow::Resul
         _ => docker().await.map_err(|error| format!("{error:#}")),
     };
     match docker {
-        Ok((docker, container)) => Ok(Workplace {
+        Ok((engine, docker, container)) => Ok(Workplace {
             why: format!(
                 "Docker: container {} of image {}",
                 container.name, container.image
             ),
             runtime: Arc::new(docker.keeping_records(data_dir).await?),
+            engine: Some(engine),
             container: Some(container),
         }),
         Err(reason) if asked == Some(RuntimeKind::Docker) => {
             bail!("Docker can't be used: {reason}")
         }
         Err(reason) => Ok(Workplace {
-            runtime: settings::runtime(RuntimeKind::Process, data_dir).await?,
+            runtime: settings::runtime(RuntimeKind::Process, data_dir).await?.0,
+            engine: None,
             container: None,
             why: format!("plain processes, as this user, without containers ({reason})"),
         }),
     }
 }
 
-async fn docker() -> anyhow::Result<(DockerRuntime, DemoContainer)> {
-    let docker = DockerRuntime::connect().await?;
+async fn docker() -> anyhow::Result<(Engine, DockerRuntime, DemoContainer)> {
+    let engine = Engine::connect().await?;
+    let docker = DockerRuntime::new(&engine);
     let container = docker.demo_container().await?;
-    Ok((docker, container))
+    Ok((engine, docker, container))
 }
 
 async fn start_agent(
@@ -234,7 +239,10 @@ async fn start_agent(
         platform: settings::platform(),
         digest: settings::program_digest(),
     };
-    let parts = settings::system_parts(workplace.runtime.clone());
+    let parts = agent::Parts {
+        engine: workplace.engine.clone(),
+        ..settings::system_parts(workplace.runtime.clone())
+    };
     let (stop, stopping) = watch::channel(false);
     let mut changes = server.hub().sessions().changes();
     let mut agent = tokio::spawn(agent::run(config, parts, stopping));

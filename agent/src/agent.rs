@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::backoff::Backoff;
 use crate::dial::HubAddress;
+use crate::engine::Engine;
 use crate::identity::{Identity, IdentityError, IdentityStore, State};
 use crate::join::{self, JoinError, JoinOptions};
 use crate::operations::Tools;
@@ -62,6 +63,8 @@ pub struct Parts {
     pub random: Random,
     /// What runs commands.
     pub runtime: Arc<dyn Runtime>,
+    /// The Docker Engine, where the node has one.
+    pub engine: Option<Engine>,
     /// How exposed targets are connected to.
     pub dial: Arc<dyn Dial>,
 }
@@ -115,6 +118,7 @@ pub async fn run(
         }
     };
     let tools = Tools {
+        engine: parts.engine,
         runtime: parts.runtime,
         targets: Targets::default(),
         connections: Connections::new(parts.dial),

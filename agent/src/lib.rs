@@ -13,6 +13,7 @@
 //! | [`dial`], [`backoff`] | how the hub is reached, and how often it is tried |
 //! | [`uplink`] | the line to the hub: sessions, one after the other |
 //! | [`operations`] | what the hub can ask: one module per kind |
+//! | [`engine`] | the Docker Engine of this machine, for all that is not a command |
 //! | [`runtime`] | what runs commands: Docker's containers or plain processes |
 //! | [`targets`] | what the hub has exposed on this node |
 //! | [`kill`] | points at which tests kill the agent |
@@ -24,6 +25,7 @@ pub mod uplink;
 pub mod agent;
 pub mod backoff;
 pub mod dial;
+pub mod engine;
 pub mod identity;
 pub mod join;
 pub mod kill;

@@ -1,9 +1,16 @@
 //! The kinds of operations, their bodies, messages and outcomes.
 //!
-//! Bodies are postcard: compact, and read by a reader of the same negotiated version. What a peer
-//! says that can't be read is an error of that operation.
+//! Bodies are postcard: compact, and read by a reader of the same negotiated version. Where a body
+//! is a wish with many parts, it is JSON instead, which describes itself: a part that the reader
+//! does not know is refused by name. What a peer says that can't be read is an error of that
+//! operation.
 
+pub mod build;
+pub mod call;
+pub mod exec;
 pub mod http;
+pub mod records;
+pub mod transfer;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -45,47 +52,147 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T
     }
 }
 
-/// What can be asked of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OperationKind {
+/// The JSON of a body.
+pub fn to_json<T: Serialize>(body: &T) -> Bytes {
+    // Plain data with text keys.
+    serde_json::to_vec(body)
+        .map(Bytes::from)
+        .expect("bodies are plain data")
+}
+
+/// The body that JSON holds; `what` names it in the error, which names the field that is wrong and
+/// never a value: values may be secret.
+pub fn from_json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, BodyError> {
+    serde_json::from_slice(bytes).map_err(|error| BodyError::new(what, without_values(&error)))
+}
+
+/// What serde says of a wrong value repeats it; where it stands is enough.
+fn without_values(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("invalid ").and_then(|rest| {
+        let (what, rest) = rest.split_once(": ")?;
+        let (_, expected) = rest.rsplit_once(", expected ")?;
+        Some(format!("invalid {what}, expected {expected}"))
+    }) {
+        Some(text) => text,
+        None => text,
+    }
+}
+
+/// The kinds of operations: a tag that stays, a name, channels.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident = $tag:literal, $name:literal, $channels:expr;)*) => {
+        /// What can be asked of a node.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum OperationKind {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl OperationKind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The tag of its `Open`.
+            pub const fn tag(self) -> u64 {
+                match self { $(Self::$variant => $tag,)* }
+            }
+
+            /// Its name in logs, metrics and capabilities.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The channels it has.
+            pub const fn channels(self) -> &'static [ChannelSpec] {
+                match self { $(Self::$variant => &$channels,)* }
+            }
+        }
+    };
+}
+
+kinds! {
     /// Run a command and carry its standard streams.
-    Exec,
+    Exec = 0x01, "exec", exec::CHANNELS;
     /// Carry one HTTP/1.1 request to a target, and what becomes of it after an upgrade.
-    Http,
+    Http = 0x02, "http", http::CHANNELS;
+    /// Come back to a command that was kept.
+    Attach = 0x03, "attach", exec::CHANNELS;
+    /// Ask one question: see [`call`].
+    Call = 0x04, "call", call::CHANNELS;
+    /// Build an image.
+    Build = 0x05, "build", build::CHANNELS;
+    /// Read a container's log.
+    Logs = 0x06, "logs", transfer::OUTWARD;
+    /// Watch what happens on the node.
+    Events = 0x07, "events", transfer::OUTWARD;
+    /// Watch what a container uses.
+    Stats = 0x08, "stats", transfer::OUTWARD;
+    /// Copy files out of a container.
+    CopyOut = 0x09, "copy-out", transfer::OUTWARD;
+    /// Copy files into a container.
+    CopyIn = 0x0a, "copy-in", transfer::INWARD;
+    /// Give images as an archive.
+    Save = 0x0b, "save", transfer::OUTWARD;
+    /// Take images from an archive.
+    Load = 0x0c, "load", transfer::INWARD;
+    /// Carry one connection to the node's Docker socket.
+    DockerSocket = 0x0d, "docker-socket", transfer::BOTH;
 }
 
 impl OperationKind {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Exec, Self::Http];
-
-    /// The tag of its `Open`.
-    pub const fn tag(self) -> u64 {
-        match self {
-            Self::Exec => 0x01,
-            Self::Http => 0x02,
-        }
-    }
-
     /// The kind with this tag, if this version knows it.
     pub fn from_tag(tag: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.tag() == tag)
+        Self::ALL.iter().copied().find(|kind| kind.tag() == tag)
     }
+}
 
-    /// Its name in logs, metrics and capabilities.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exec => "exec",
-            Self::Http => "http",
-        }
-    }
+/// What opens an operation of a kind: the body of its `Open`.
+pub trait Request: Sized {
+    /// Of this kind.
+    const KIND: OperationKind;
 
-    /// The channels it has.
-    pub const fn channels(self) -> &'static [ChannelSpec] {
-        match self {
-            Self::Exec => &exec::CHANNELS,
-            Self::Http => &http::CHANNELS,
-        }
-    }
+    /// The bytes of the body.
+    fn to_body(&self) -> Bytes;
+
+    /// The body that the bytes hold.
+    ///
+    /// # Errors
+    /// They are malformed, or hold something that this release does not know.
+    fn from_body(bytes: &[u8]) -> Result<Self, BodyError>;
+}
+
+macro_rules! requests {
+    ($($body:ty => $kind:ident, $encode:ident, $decode:ident;)*) => {
+        $(
+            impl Request for $body {
+                const KIND: OperationKind = OperationKind::$kind;
+
+                fn to_body(&self) -> Bytes {
+                    $encode(self)
+                }
+
+                fn from_body(bytes: &[u8]) -> Result<Self, BodyError> {
+                    $decode(Self::KIND.name(), bytes)
+                }
+            }
+        )*
+    };
+}
+
+requests! {
+    exec::Open => Exec, encode, decode;
+    http::Open => Http, encode, decode;
+    exec::Attach => Attach, encode, decode;
+    call::Open => Call, encode, decode;
+    build::Build => Build, to_json, from_json;
+    records::Logs => Logs, to_json, from_json;
+    records::Events => Events, to_json, from_json;
+    records::FollowStats => Stats, to_json, from_json;
+    transfer::CopyOut => CopyOut, to_json, from_json;
+    transfer::CopyIn => CopyIn, to_json, from_json;
+    transfer::Save => Save, to_json, from_json;
+    transfer::Load => Load, to_json, from_json;
+    transfer::DockerSocket => DockerSocket, to_json, from_json;
 }
 
 /// The `Open` frame of an operation.
@@ -108,6 +215,35 @@ pub struct Failure {
     pub message: String,
     /// Whether the same request may succeed later.
     pub retry: bool,
+}
+
+/// The most bytes of a failure's message: more is cut off.
+const MAX_FAILURE: usize = 8 * 1024;
+
+impl Failure {
+    /// A failure that the same request meets again. A long message is cut off: what a daemon or a
+    /// program said may have any length, and the last frame of an operation has not.
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MAX_FAILURE {
+            let mut ends = (0..=MAX_FAILURE).rev();
+            let end = ends.find(|end| message.is_char_boundary(*end));
+            message.truncate(end.unwrap_or(0));
+            message.push('…');
+        }
+        Self {
+            code,
+            message,
+            retry: false,
+        }
+    }
+
+    /// The same, where trying again may help.
+    #[must_use]
+    pub fn retry(mut self) -> Self {
+        self.retry = true;
+        self
+    }
 }
 
 /// A kind of reason. A number keeps its meaning for ever; an unknown one is shown as it is.
@@ -144,197 +280,15 @@ impl FailureCode {
     pub const TARGET_TIMED_OUT: Self = Self(12);
     /// The target's answer is no HTTP, or broke off before its head.
     pub const TARGET_BROKEN: Self = Self(13);
-}
-
-/// Run a command.
-pub mod exec {
-    use std::ops::RangeInclusive;
-
-    use super::{Channel, ChannelSpec, Deserialize, Direction, Serialize};
-
-    /// What the command reads.
-    pub const STDIN: Channel = Channel(0);
-    /// What it prints.
-    pub const STDOUT: Channel = Channel(1);
-    /// What it prints as errors.
-    pub const STDERR: Channel = Channel(2);
-
-    pub(super) const CHANNELS: [ChannelSpec; 3] = [
-        ChannelSpec {
-            channel: STDIN,
-            name: "stdin",
-            direction: Direction::ToAgent,
-        },
-        ChannelSpec {
-            channel: STDOUT,
-            name: "stdout",
-            direction: Direction::ToHub,
-        },
-        ChannelSpec {
-            channel: STDERR,
-            name: "stderr",
-            direction: Direction::ToHub,
-        },
-    ];
-
-    /// The body of `Open`. `Accepted` has no body.
-    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-    pub struct Open {
-        /// The container's name or id; the machine itself where there is none.
-        pub container: Option<String>,
-        /// The command and its arguments, at least one.
-        pub argv: Vec<String>,
-        /// Environment variables beside those that are there anyway.
-        pub env: Vec<(String, String)>,
-        /// The working directory.
-        pub cwd: Option<String>,
-        /// The user, as the container runtime takes it: name or uid, with or without group.
-        pub user: Option<String>,
-        /// Whether the stdin channel carries anything; without, the command reads end-of-file.
-        pub stdin: bool,
-    }
-
-    /// Values of variables and arguments may be secret: only what is needed to tell one exec from
-    /// another is shown.
-    impl std::fmt::Debug for Open {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.debug_struct("exec::Open")
-                .field("container", &self.container)
-                .field("command", &self.argv.first())
-                .field("arguments", &self.argv.len().saturating_sub(1))
-                .field("variables", &self.env.len())
-                .finish_non_exhaustive()
-        }
-    }
-
-    /// The numbers that a signal can have.
-    pub const SIGNALS: RangeInclusive<i32> = 1..=127;
-
-    fn signal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
-        let number = i32::deserialize(deserializer)?;
-        if SIGNALS.contains(&number) {
-            Ok(number)
-        } else {
-            Err(serde::de::Error::custom("no signal has this number"))
-        }
-    }
-
-    /// The body of `Done`: how the command ended.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-    pub enum Outcome {
-        /// It exited with this code.
-        Exited(i32),
-        /// It was killed by this signal, one of [`SIGNALS`]: a body with another can't be read.
-        #[serde(deserialize_with = "signal")]
-        Signaled(i32),
-        /// It ended or may still run: nobody can say how.
-        Unknown,
-    }
+    /// Something else that was named does not exist: an image, a network, a path, a kept command.
+    pub const NOT_FOUND: Self = Self(14);
+    /// It is in use, or a thing of that name exists and is another.
+    pub const CONFLICT: Self = Self(15);
+    /// The registry wants other credentials.
+    pub const REGISTRY_DENIED: Self = Self(16);
+    /// The build went wrong: a step failed, or the Dockerfile makes no sense.
+    pub const BUILD_FAILED: Self = Self(17);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hex(bytes: &[u8]) -> String {
-        use std::fmt::Write as _;
-        bytes.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    }
-
-    #[test]
-    fn golden_bytes() {
-        let exec = exec::Open {
-            container: Some("web".into()),
-            argv: vec!["wc".into(), "-c".into()],
-            env: vec![("A".into(), "1".into())],
-            cwd: None,
-            user: Some("0".into()),
-            stdin: true,
-        };
-        let head = http::RequestHead {
-            method: "PUT".into(),
-            target: Bytes::from_static(b"/a%2Fb?c"),
-            headers: vec![(Bytes::from_static(b"x"), Bytes::from_static(b"\xff"))],
-            upgrade: None,
-            body: http::Body::Length(300),
-        };
-        let response = http::ResponseHead {
-            status: 200,
-            headers: vec![],
-            upgrade: None,
-            body: http::Body::Chunked,
-        };
-        let http = http::Open {
-            port: 8080,
-            targets_revision: 7,
-            head,
-        };
-        let failure = Failure {
-            code: FailureCode::BUSY,
-            message: "full".into(),
-            retry: true,
-        };
-        let golden = [
-            (
-                open_frame(OperationKind::Exec, &exec),
-                "0116010377656202027763022d6301014101310001013001",
-            ),
-            (
-                open_frame(OperationKind::Http, &http),
-                "0219903f07035055540 82f612532 46623f63010178 01ff0001ac02",
-            ),
-            (encode(&http::Message::Head(response)), "00c801000002"),
-            (encode(&http::Message::Trailers(vec![])), "0100"),
-            (encode(&http::Outcome::Complete), "00"),
-            (
-                encode(&http::Outcome::Broken(failure.clone())),
-                "01080466756c6c01",
-            ),
-            (encode(&exec::Outcome::Exited(1)), "0002"),
-            (encode(&exec::Outcome::Signaled(9)), "0112"),
-            (encode(&exec::Outcome::Unknown), "02"),
-            (encode(&failure), "080466756c6c01"),
-        ];
-        for (bytes, expected) in golden {
-            assert_eq!(hex(&bytes), expected.replace(' ', ""));
-        }
-    }
-
-    #[test]
-    fn a_signal_that_does_not_exist_is_no_outcome() {
-        for (signal, exists) in [
-            (i32::MIN, false),
-            (0, false),
-            (1, true),
-            (127, true),
-            (128, false),
-            (i32::MAX, false),
-        ] {
-            let outcome = exec::Outcome::Signaled(signal);
-            let decoded = decode::<exec::Outcome>("Done", &encode(&outcome));
-            assert_eq!(decoded.ok(), exists.then_some(outcome));
-        }
-    }
-
-    #[test]
-    fn round_trips_and_near_misses() {
-        let failure = Failure {
-            code: FailureCode(700),
-            message: "m".into(),
-            retry: false,
-        };
-        let bytes = encode(&failure);
-        assert_eq!(decode("failure", &bytes), Ok(failure));
-        for end in 0..bytes.len() {
-            assert!(decode::<Failure>("failure", &bytes[..end]).is_err());
-        }
-        let longer = [&bytes[..], &[0]].concat();
-        assert!(decode::<Failure>("failure", &longer).is_err());
-        // A length far beyond what has arrived allocates nothing and is an error.
-        assert!(decode::<Failure>("failure", &[0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
-        assert!(decode::<Vec<http::Header>>("headers", &[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
-    }
-}
+mod tests;

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hub_ledger::{
     Exposure, ExposureId, ExposureName, NewExposure, NewToken, Node, Presence, Timestamp,
 };
 use hub_protocol::enroll::JoinToken;
-use hub_protocol::kind::{Failure, OperationKind, exec};
+use hub_protocol::kind::{Failure, Request, exec};
 use hub_protocol::outcome::Outcome;
 use hub_protocol::session::Targets;
 use hub_protocol::{Fingerprint, NodeId, NodeName};
@@ -143,10 +144,21 @@ pub(crate) enum NotBegun {
     Ended(Ended),
 }
 
+/// An operation that an agent has begun.
+#[derive(Debug)]
+pub struct Begun {
+    /// The operation.
+    pub operation: Operation,
+    /// The node's name.
+    pub node: NodeName,
+    /// The body of its `Accepted`.
+    pub accepted: Bytes,
+}
+
 /// Waits until an agent has begun an operation, for `patience` at most.
-pub(crate) async fn begun(operation: &Operation, patience: Duration) -> Result<(), NotBegun> {
+pub(crate) async fn begun(operation: &Operation, patience: Duration) -> Result<Bytes, NotBegun> {
     match timeout(patience, operation.answer()).await {
-        Ok(Ok(Answer::Accepted(_))) => Ok(()),
+        Ok(Ok(Answer::Accepted(body))) => Ok(body),
         Ok(Ok(Answer::Failed(failure))) => Err(NotBegun::Failed(failure)),
         Ok(Err(ended)) => Err(NotBegun::Ended(ended)),
         Err(_) => Err(NotBegun::Silent(patience)),
@@ -298,15 +310,12 @@ impl Hub {
     /// # Errors
     /// See [`AskError`]: only after [`AskError::Unknown`] may it be running.
     pub async fn ask_exec(&self, node: &str, open: exec::Open) -> Result<Operation, AskError> {
-        self.ask(node, OperationKind::Exec, &open).await.answered()
+        let begun = self.ask(node, &open).await.answered()?;
+        Ok(begun.operation)
     }
 
-    async fn ask<T: serde::Serialize>(
-        &self,
-        node: &str,
-        kind: OperationKind,
-        open: &T,
-    ) -> Outcome<Operation, AskError> {
+    /// Asks something of a node: gives the operation once the agent has begun it.
+    pub async fn ask<R: Request>(&self, node: &str, request: &R) -> Outcome<Begun, AskError> {
         let found = match self.find(node).await {
             Ok(Some(found)) => found,
             Ok(None) => {
@@ -325,7 +334,7 @@ impl Hub {
             let last_seen = found.last_seen;
             return Outcome::NotStarted(AskError::Away { node, last_seen });
         };
-        let operation = match session.open(kind, open).await {
+        let operation = match session.request(request).await {
             Ok(operation) => operation,
             Err(OpenError::Busy) => return Outcome::NotStarted(AskError::Busy { node }),
             Err(OpenError::Lost(reason)) => {
@@ -335,7 +344,11 @@ impl Hub {
             }
         };
         match begun(&operation, ANSWER_TIMEOUT).await {
-            Ok(()) => Outcome::Answered(operation),
+            Ok(accepted) => Outcome::Answered(Begun {
+                operation,
+                node,
+                accepted,
+            }),
             Err(NotBegun::Failed(failure)) => {
                 Outcome::NotStarted(AskError::Failed { node, failure })
             }

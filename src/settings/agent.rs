@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::{Parser, ValueEnum};
 use hub_agent::agent::{Config, Joining, Parts};
 use hub_agent::dial::HubAddress;
+use hub_agent::engine::Engine;
 use hub_agent::identity::{IdentityStore, State};
 use hub_agent::operations::http::Loopback;
 use hub_agent::runtime::Runtime;
@@ -128,7 +129,8 @@ impl AgentSettings {
             data_dir: data_dir.clone(),
             hub,
         };
-        let runtime = runtime(self.runtime.unwrap_or(RuntimeKind::Docker), &data_dir).await?;
+        let kind = self.runtime.unwrap_or(RuntimeKind::Docker);
+        let (runtime, engine) = runtime(kind, &data_dir).await?;
         let udp = UdpNetwork {
             segmentation_offload: !self.no_gso.unwrap_or(false),
             ..UdpNetwork::default()
@@ -137,6 +139,7 @@ impl AgentSettings {
             config,
             Parts {
                 network: Arc::new(udp),
+                engine,
                 ..system_parts(runtime)
             },
         ))
@@ -215,31 +218,32 @@ pub fn system_parts(runtime: Arc<dyn Runtime>) -> Parts {
             let _ = getrandom::fill(bytes);
         }),
         runtime,
+        engine: None,
         dial: Arc::new(Loopback),
     }
 }
 
-/// The runtime of this kind.
+/// The runtime of this kind, and the Docker Engine where it is one of Docker's.
 ///
 /// # Errors
 /// It does not answer, or its records can't be kept in `data_dir`.
-pub async fn runtime(kind: RuntimeKind, data_dir: &Path) -> anyhow::Result<Arc<dyn Runtime>> {
+pub async fn runtime(
+    kind: RuntimeKind,
+    data_dir: &Path,
+) -> anyhow::Result<(Arc<dyn Runtime>, Option<Engine>)> {
     let records = || format!("cannot keep records of what runs in {}", data_dir.display());
     Ok(match kind {
         RuntimeKind::Docker => {
-            let docker = DockerRuntime::connect().await.context(
-                "Docker does not answer; start it, or use --runtime process to run commands \
+            let engine = Engine::connect().await.context(
+                "Docker cannot be used; start it, or use --runtime process to run commands \
                  without containers, as this user",
             )?;
-            Arc::new(
-                docker
-                    .keeping_records(data_dir)
-                    .await
-                    .with_context(records)?,
-            )
+            let docker = DockerRuntime::new(&engine).keeping_records(data_dir).await;
+            (Arc::new(docker.with_context(records)?), Some(engine))
         }
         RuntimeKind::Process => {
-            Arc::new(ProcessRuntime::open(data_dir).await.with_context(records)?)
+            let process = ProcessRuntime::open(data_dir).await;
+            (Arc::new(process.with_context(records)?), None)
         }
     })
 }

@@ -85,7 +85,7 @@ impl World {
             platform: settings::platform(),
             digest: String::new(),
         };
-        let runtime = settings::runtime(RuntimeKind::Process, &data_dir)
+        let (runtime, _) = settings::runtime(RuntimeKind::Process, &data_dir)
             .await
             .unwrap();
         let parts = settings::system_parts(runtime);

@@ -4,6 +4,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use hub_agent::engine::Engine;
 use hub_agent::runtime::docker::DockerRuntime;
 
 use crate::programs::{Daemon, Hub, program, stderr, stdout};
@@ -62,8 +63,8 @@ fn netns_docker_exec_and_expose_behind_nat() {
         .build()
         .unwrap();
     let container = runtime.block_on(async {
-        let docker = DockerRuntime::connect().await.unwrap();
-        docker.demo_container().await.unwrap()
+        let engine = Engine::connect().await.unwrap();
+        DockerRuntime::new(&engine).demo_container().await.unwrap()
     });
     let namespaces = Namespaces::new();
     let (h, a) = (namespaces.name('h'), namespaces.name('a'));

@@ -134,6 +134,7 @@ async fn start_agent(
         time: tls::system_time(),
         random: Arc::new(|bytes| getrandom::fill(bytes).unwrap()),
         runtime: Arc::new(ProcessRuntime::open(&data_dir).await.unwrap()),
+        engine: None,
         dial: Arc::new(Loopback),
     };
     let mut changes = server.hub().sessions().changes();

@@ -193,6 +193,8 @@ fn a_hub_that_stops_reading_holds_little() {
                 cwd: None,
                 user: None,
                 stdin: false,
+                tty: None,
+                on_disconnect: exec::OnDisconnect::Kill,
             };
             let operation = house.server.hub().ask_exec(NODE, open).await.unwrap();
             let mut stdout = operation.receiver(exec::STDOUT);

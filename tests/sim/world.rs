@@ -254,6 +254,8 @@ impl World {
             cwd: None,
             user: None,
             stdin,
+            tty: None,
+            on_disconnect: exec::OnDisconnect::Kill,
         };
         self.hub().ask_exec(node, open).await
     }
@@ -300,6 +302,7 @@ pub fn parts(net: &Network, clock: &Clock, host: HostId, seed: &str) -> (agent::
         time: Arc::new(clock.clone()),
         random: Arc::new(move |bytes| random.lock().unwrap().fill_bytes(bytes)),
         runtime: Arc::new(commands.clone()),
+        engine: None,
         dial: Arc::new(Pages),
     };
     (parts, commands)

@@ -15,7 +15,7 @@ use std::io;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use hub_protocol::kind::exec::{Open, Outcome, STDERR, STDIN, STDOUT};
+use hub_protocol::kind::exec::{Accepted, ExecId, Offsets, Open, Outcome, STDERR, STDIN, STDOUT};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::{Ended, Operation, Receiver, Sender};
 use tokio::io::AsyncWriteExt as _;
@@ -70,7 +70,7 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
         Ok(process) => process,
         Err(ExecError::Unknown { why }) => {
             // Not `Failed`, which would promise that nothing had begun.
-            operation.accept(Bytes::new());
+            operation.accept(accepted());
             tracing::warn!(command = what, "it may have started: {why}");
             let place = place.map(|container| format!(" in container {container}"));
             let what = format!("{what}{}", place.unwrap_or_default());
@@ -84,7 +84,7 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
         }
     };
     kill::at(Point::ExecStarted);
-    operation.accept(Bytes::new());
+    operation.accept(accepted());
     let Process {
         stdin,
         stdout,
@@ -136,6 +136,14 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
     };
     kill::at(Point::ExecExited);
     operation.finish(kind::encode(&outcome));
+}
+
+/// What is said of a command that has begun.
+fn accepted() -> Bytes {
+    kind::encode(&Accepted {
+        id: ExecId(String::new()),
+        offsets: Offsets::default(),
+    })
 }
 
 /// Stops a command whose operation has ended early.

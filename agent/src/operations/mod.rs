@@ -9,15 +9,18 @@ pub mod http;
 use std::sync::Arc;
 
 use hub_protocol::frame::RawFrame;
-use hub_protocol::kind::{self, Failure, FailureCode, OperationKind};
+use hub_protocol::kind::{BodyError, Failure, FailureCode, OperationKind, Request};
 use hub_quic::operation::Operation;
 
+use crate::engine::Engine;
 use crate::runtime::Runtime;
 use crate::targets::Targets;
 
 /// What operations work with.
 #[derive(Clone)]
 pub struct Tools {
+    /// The Docker Engine, where the node has one.
+    pub engine: Option<Engine>,
     /// What runs commands.
     pub runtime: Arc<dyn Runtime>,
     /// What may be connected to.
@@ -31,21 +34,21 @@ pub struct Tools {
 /// Carries out one operation.
 pub async fn run(tools: Tools, operation: Operation, open: RawFrame) {
     match operation.kind() {
-        OperationKind::Exec => match kind::decode("exec", &open.payload) {
+        OperationKind::Exec => match Request::from_body(&open.payload) {
             Ok(open) => exec::run(operation, open, &*tools.runtime, &tools.lingering).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
-        OperationKind::Http => match kind::decode("http", &open.payload) {
+        OperationKind::Http => match Request::from_body(&open.payload) {
             Ok(open) => http::run(operation, open, &tools.targets, &tools.connections).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
+        kind => operation.fail(&Failure::new(
+            FailureCode::UNSUPPORTED,
+            format!("this agent cannot do {} yet", kind.name()),
+        )),
     }
 }
 
-fn invalid(error: &kind::BodyError) -> Failure {
-    Failure {
-        code: FailureCode::INVALID,
-        message: error.to_string(),
-        retry: false,
-    }
+fn invalid(error: &BodyError) -> Failure {
+    Failure::new(FailureCode::INVALID, error.to_string())
 }

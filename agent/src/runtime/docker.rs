@@ -46,12 +46,7 @@ pub use self::demo::{DemoContainer, DemoError};
 use self::exec::{DockerHandle, Exec, Started};
 use super::leftovers;
 use super::{Container, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, Runtime};
-
-/// Where the daemon listens unless `DOCKER_HOST` says otherwise.
-const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
-
-/// How long the daemon may take for the head of any answer, in seconds. A loaded one takes long.
-const REQUEST_TIMEOUT: u64 = 120;
+use crate::engine::Engine;
 
 /// How long the daemon may take to say that it is there.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,24 +61,11 @@ pub struct DockerRuntime {
 }
 
 impl DockerRuntime {
-    /// Finds the daemon on the socket that `DOCKER_HOST` names, or on the usual one, and agrees on
-    /// the newest version of the API that both speak (1.41, of Docker 20.10, is enough).
-    ///
-    /// Fails with [`ExecError::Unavailable`] if no daemon answers within 10 s, and with
-    /// [`ExecError::Unsupported`] if `DOCKER_HOST` names no Unix socket.
-    pub async fn connect() -> Result<Self, ExecError> {
-        let host = std::env::var("DOCKER_HOST").ok();
-        let socket = socket_path(host.as_deref())?;
-        let docker =
-            Docker::connect_with_unix(&socket, REQUEST_TIMEOUT, bollard::API_DEFAULT_VERSION)
-                .map_err(|error| unavailable(&error))?;
-        match timeout(PING_TIMEOUT, docker.negotiate_version()).await {
-            Ok(Ok(docker)) => Ok(Self {
-                docker,
-                records: None,
-            }),
-            Ok(Err(error)) => Err(unavailable(&error)),
-            Err(_) => Err(no_answer()),
+    /// Runs commands by this daemon.
+    pub fn new(engine: &Engine) -> Self {
+        Self {
+            docker: engine.docker().clone(),
+            records: None,
         }
     }
 
@@ -259,19 +241,6 @@ fn no_answer() -> ExecError {
     ExecError::Unavailable { runtime: NAME, why }
 }
 
-/// The path of the socket that a `DOCKER_HOST` means.
-fn socket_path(host: Option<&str>) -> Result<String, ExecError> {
-    match host {
-        None | Some("") => Ok(DEFAULT_SOCKET.into()),
-        Some(host) => match host.strip_prefix("unix://") {
-            Some(path) if path.starts_with('/') => Ok(path.into()),
-            _ => Err(ExecError::Unsupported {
-                what: format!("DOCKER_HOST is {host:?}; only unix:///PATH is supported"),
-            }),
-        },
-    }
-}
-
 /// Whether Docker could have a container of that name or id. It goes into a URL as it is.
 fn is_container_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -282,27 +251,7 @@ fn is_container_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod pure_tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
-
-    #[test]
-    fn docker_host_names_a_socket_or_is_refused() {
-        assert_eq!(socket_path(None).unwrap(), DEFAULT_SOCKET);
-        assert_eq!(socket_path(Some("")).unwrap(), DEFAULT_SOCKET);
-        assert_eq!(
-            socket_path(Some("unix:///run/x.sock")).unwrap(),
-            "/run/x.sock"
-        );
-        for bad in ["tcp://localhost:2375", "/run/x.sock", "unix://run/x.sock"] {
-            assert!(
-                socket_path(Some(bad))
-                    .unwrap_err()
-                    .to_string()
-                    .contains(bad)
-            );
-        }
-    }
 
     #[test]
     fn a_name_cannot_leave_its_place_in_the_url() {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hub_protocol::code::{CloseCode, ResetCode};
-use hub_protocol::frame::{Decoder, RawFrame};
-use hub_protocol::kind::{self, Failure, FailureCode, OperationKind};
+use hub_protocol::frame::{self, Decoder, RawFrame};
+use hub_protocol::kind::{self, Failure, FailureCode, OperationKind, Request};
 use hub_protocol::limits::{
     AGENT_STREAMS, INITIAL_OPERATIONS, Limits, MAX_DATA, MAX_OPERATIONS, MESSAGE_WINDOW,
     STREAM_WINDOW,
@@ -195,7 +195,19 @@ impl Session {
         kind: OperationKind,
         body: &T,
     ) -> Result<Operation, OpenError> {
-        let open = kind::open_frame(kind, body);
+        self.open_with(kind, kind::encode(body)).await
+    }
+
+    /// Opens the operation that `request` asks for: see [`open`](Self::open).
+    ///
+    /// # Errors
+    /// No stream was free within [`OPEN_TIMEOUT`], or the session is lost.
+    pub async fn request<R: Request>(&self, request: &R) -> Result<Operation, OpenError> {
+        self.open_with(R::KIND, request.to_body()).await
+    }
+
+    async fn open_with(&self, kind: OperationKind, body: Bytes) -> Result<Operation, OpenError> {
+        let open = frame::raw(kind.tag(), &body);
         let stream = tokio::time::timeout(OPEN_TIMEOUT, self.inner.connection.open_bi())
             .await
             .map_err(|_| OpenError::Busy)?
@@ -389,7 +401,7 @@ impl Incoming {
             message: format!("this agent does not know operation {tag:#x}; is its release older?"),
             retry: false,
         };
-        let frame = hub_protocol::frame::Frame::Failed(kind::encode(&failure)).encode();
+        let frame = frame::Frame::Failed(kind::encode(&failure)).encode();
         let _ = self.stream.0.write_chunk(frame).await;
         let _ = self.stream.0.finish();
         // Whatever the hub sent behind its Open is dropped. Stopping the stream instead would

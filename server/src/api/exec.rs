@@ -63,6 +63,8 @@ pub(super) fn parse_query(query: &str) -> Result<Open, QueryError> {
         cwd: None,
         user: None,
         stdin: false,
+        tty: None,
+        on_disconnect: exec::OnDisconnect::Kill,
     };
     let mut stdin = None;
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -312,6 +314,7 @@ fn last_word(node: &str, done: Result<Bytes, Ended>) -> LastWord {
             }
             Ok(Outcome::Signaled(signal)) => unknown(&format_args!("there is no signal {signal}")),
             Ok(Outcome::Unknown) => unknown(&"the node lost track of it"),
+            Ok(Outcome::Detached) => unknown(&"it was left to itself"),
             Err(error) => unknown(&error),
         },
         Err(ended) => unknown(&ended),

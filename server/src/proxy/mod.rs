@@ -408,7 +408,7 @@ async fn accepted(exchange: &mut Exchange) -> Result<(), Answer> {
     let operation = exchange.operation.clone();
     let begun = begun(&operation, ANSWER_TIMEOUT);
     match exchange.unless_upload_breaks(begun).await {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(_)) => Ok(()),
         Ok(Err(NotBegun::Failed(failure))) => Err(failed(exchange, &failure)),
         Ok(Err(NotBegun::Ended(_))) => Err(Answer::lost(&exchange.node)),
         Ok(Err(NotBegun::Silent(waited))) => Err(Answer::silent(&exchange.node, waited)),

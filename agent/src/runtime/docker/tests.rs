@@ -20,9 +20,10 @@ use super::*;
 
 /// Runs a case in a container of its own, and looks for what it left.
 async fn in_container(case: impl AsyncFnOnce(&Rig, &DockerRuntime, &DemoContainer)) {
-    let docker = DockerRuntime::connect()
+    let engine = Engine::connect()
         .await
         .expect("this test needs a Docker daemon");
+    let docker = DockerRuntime::new(&engine);
     let container = docker.demo_container().await.unwrap();
     let rig = Rig {
         runtime: Box::new(docker.clone()),

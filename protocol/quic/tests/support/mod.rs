@@ -233,6 +233,8 @@ pub fn open_body() -> exec::Open {
         cwd: None,
         user: None,
         stdin: true,
+        tty: None,
+        on_disconnect: exec::OnDisconnect::Kill,
     }
 }
 
