@@ -358,7 +358,7 @@ async fn docker_the_next_start_stops_what_a_killed_agent_left() {
 #[tokio::test]
 #[ignore = "needs a Docker daemon"]
 async fn docker_demo_containers_are_removed() {
-    let docker = DockerRuntime::connect().await.unwrap();
+    let docker = DockerRuntime::new(&Engine::connect().await.unwrap());
     docker.ping().await.unwrap();
     let container = docker.demo_container().await.unwrap();
     let name = container.name.clone();
