@@ -23,8 +23,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use super::fail;
-use crate::client::exec::{Event, Input, Output, PIECE, Request};
-use crate::client::{Client, ClientError};
+use crate::client::exec::{Event, Input, Output, Request};
+use crate::client::{Client, ClientError, PIECE};
 
 /// The exit code for failures of Hub itself.
 pub(super) const HUB_FAILED: i32 = 125;

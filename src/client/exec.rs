@@ -4,24 +4,12 @@
 //! stopped: an [`Exec`] that is dropped, and a process that is killed, leave nothing running.
 
 use bytes::Bytes;
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt as _, StreamExt as _};
-use http::{HeaderMap, Method, StatusCode, Uri, header};
-use http_body_util::Full;
-use hub_server::api::channel::{self, LastWord, MAX_MESSAGE, Message, SUBPROTOCOL};
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{self, Message as WsMessage};
+use http::Uri;
+use hub_server::api::channel::{self, LastWord};
+use tokio_tungstenite::tungstenite;
 
+use super::socket::{self, Incoming, Reader, Socket, Writer};
 use super::{Client, ClientError};
-
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
-
-/// The most bytes of stdin that one message carries.
-pub const PIECE: usize = 32 * 1024;
 
 /// What to run, and where. Arguments and variables may be secret: it has no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
@@ -62,10 +50,7 @@ impl Request {
         if self.stdin {
             query.append_pair("stdin", "true");
         }
-        // The encoding of a form writes a space as +, which only a query reads so.
-        let node: String = form_urlencoded::byte_serialize(self.node.as_bytes()).collect();
-        let node = node.replace('+', "%20");
-        let uri = format!("/v1/nodes/{node}/exec?{}", query.finish());
+        let uri = super::uri(&["nodes", &self.node, "exec"], Some(&query.finish()));
         uri.parse().map_err(|_| {
             ClientError::Request(
                 "the command and its variables are too long: 64 KiB in all at most".into(),
@@ -76,70 +61,8 @@ impl Request {
 
 /// Starts a command: comes back when it runs on the node.
 pub(super) async fn start(client: &Client, request: &Request) -> Result<Exec, ClientError> {
-    let key = tungstenite::handshake::client::generate_key();
-    let upgrade = http::Request::builder()
-        .method(Method::GET)
-        .uri(request.uri()?)
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, "websocket")
-        .header(header::SEC_WEBSOCKET_VERSION, "13")
-        .header(header::SEC_WEBSOCKET_KEY, &key)
-        .header(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL)
-        .body(Full::new(Bytes::new()))
-        .map_err(|error| ClientError::Request(error.to_string()))?;
-    let broken = |reason: String| ClientError::Broken {
-        endpoint: client.endpoint.clone(),
-        reason,
-    };
-    let connection = client.connect().await?;
-    connection
-        .reset_at_end()
-        .map_err(|error| broken(error.to_string()))?;
-    let response = client.send(connection, upgrade).await?;
-    let status = response.status();
-    if status != StatusCode::SWITCHING_PROTOCOLS {
-        let reason = match client.success(response).await {
-            Ok(_) => format!("status {status} instead of an upgrade"),
-            Err(error) => return Err(error),
-        };
-        return Err(ClientError::Answer {
-            endpoint: client.endpoint.clone(),
-            reason,
-        });
-    }
-    if !accepts(response.headers(), &key) {
-        let reason = "the upgrade is not the one that was asked for".to_owned();
-        return Err(ClientError::Answer {
-            endpoint: client.endpoint.clone(),
-            reason,
-        });
-    }
-    let upgraded = hyper::upgrade::on(response)
-        .await
-        .map_err(|error| broken(error.to_string()))?;
-    let config = WebSocketConfig::default()
-        .read_buffer_size(PIECE)
-        .write_buffer_size(0)
-        .max_write_buffer_size(4 * PIECE)
-        .max_message_size(Some(MAX_MESSAGE))
-        .max_frame_size(Some(MAX_MESSAGE));
-    let io = TokioIo::new(upgraded);
-    let socket = WebSocketStream::from_raw_socket(io, Role::Client, Some(config)).await;
+    let (socket, _) = socket::open(client, request.uri()?).await?;
     Ok(Exec { socket })
-}
-
-fn accepts(headers: &HeaderMap, key: &str) -> bool {
-    let is = |name, value: &str| {
-        let found = headers.get(name).map(http::HeaderValue::as_bytes);
-        found.is_some_and(|found| found.eq_ignore_ascii_case(value.as_bytes()))
-    };
-    // Base64, unlike names, tells capitals apart.
-    let accept = headers
-        .get(header::SEC_WEBSOCKET_ACCEPT)
-        .map(http::HeaderValue::as_bytes);
-    accept == Some(derive_accept_key(key.as_bytes()).as_bytes())
-        && is(header::UPGRADE, "websocket")
-        && is(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL)
 }
 
 /// A command that runs on a node.
@@ -150,14 +73,14 @@ pub struct Exec {
 impl Exec {
     /// Its two directions, which do not wait for each other.
     pub fn split(self) -> (Input, Output) {
-        let (sink, stream) = self.socket.split();
-        (Input { sink }, Output { stream })
+        let (writer, reader) = self.socket.split();
+        (Input { writer }, Output { reader })
     }
 }
 
 /// What the command reads.
 pub struct Input {
-    sink: SplitSink<Socket, WsMessage>,
+    writer: Writer,
 }
 
 impl Input {
@@ -166,10 +89,7 @@ impl Input {
     /// # Errors
     /// The connection broke; [`Output`] says more.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), tungstenite::Error> {
-        for piece in bytes.chunks(PIECE) {
-            self.message(channel::STDIN, piece).await?;
-        }
-        Ok(())
+        self.writer.send(channel::STDIN, bytes).await
     }
 
     /// Says that nothing follows: the command reads end-of-file.
@@ -177,13 +97,7 @@ impl Input {
     /// # Errors
     /// The connection broke; [`Output`] says more.
     pub async fn finish(&mut self) -> Result<(), tungstenite::Error> {
-        self.message(channel::CLOSE, &[channel::STDIN]).await
-    }
-
-    async fn message(&mut self, channel: u8, data: &[u8]) -> Result<(), tungstenite::Error> {
-        self.sink
-            .send(WsMessage::Binary(channel::encode(channel, data)))
-            .await
+        self.writer.close(channel::STDIN).await
     }
 }
 
@@ -202,7 +116,7 @@ pub enum Event {
 
 /// What the command prints, and how it ends.
 pub struct Output {
-    stream: SplitStream<Socket>,
+    reader: Reader,
 }
 
 impl Output {
@@ -210,23 +124,15 @@ impl Output {
     /// without a last word is an unknown end.
     pub async fn next(&mut self) -> Event {
         loop {
-            let unknown = match self.stream.next().await {
-                Some(Ok(WsMessage::Binary(message))) => match Message::decode(message) {
-                    Ok(Message::Stdout(bytes)) => return Event::Stdout(bytes),
-                    Ok(Message::Stderr(bytes)) => return Event::Stderr(bytes),
-                    Ok(Message::Close(channel::STDIN)) => return Event::StdinClosed,
-                    Ok(Message::Status(status)) => {
-                        return Event::Ended(LastWord::from_json(&status));
-                    }
-                    Ok(_) => continue,
-                    Err(error) => error.to_string(),
-                },
-                Some(Ok(WsMessage::Close(Some(close)))) if !close.reason.is_empty() => {
-                    close.reason.to_string()
+            let unknown = match self.reader.next().await {
+                Incoming::Data(channel::STDOUT, bytes) => return Event::Stdout(bytes),
+                Incoming::Data(channel::STDERR, bytes) => return Event::Stderr(bytes),
+                Incoming::Closed(channel::STDIN) => return Event::StdinClosed,
+                Incoming::Data(channel::STATUS, status) => {
+                    return Event::Ended(LastWord::from_json(&status));
                 }
-                None | Some(Ok(WsMessage::Close(_))) => "it was closed".to_owned(),
-                Some(Ok(_)) => continue,
-                Some(Err(error)) => error.to_string(),
+                Incoming::Data(..) | Incoming::Closed(_) => continue,
+                Incoming::Lost(why) => why,
             };
             let why = format!(
                 "the connection to the hub ended before the command did ({unknown}); \
@@ -240,8 +146,6 @@ impl Output {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use http::HeaderValue;
 
     use super::*;
 
@@ -280,31 +184,5 @@ mod tests {
             ..request()
         };
         assert!(matches!(long.uri(), Err(ClientError::Request(text)) if text.contains("64 KiB")));
-    }
-
-    #[test]
-    fn only_the_upgrade_that_was_asked_for_counts() {
-        // The key and its answer are those of RFC 6455, section 1.3.
-        let key = "dGhlIHNhbXBsZSBub25jZQ==";
-        let mut headers = HeaderMap::new();
-        let set = |headers: &mut HeaderMap, name, value: &'static str| {
-            headers.insert(name, HeaderValue::from_static(value));
-        };
-        set(&mut headers, header::UPGRADE, "WebSocket");
-        set(&mut headers, header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
-        assert!(!accepts(&headers, key));
-        set(
-            &mut headers,
-            header::SEC_WEBSOCKET_ACCEPT,
-            "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
-        );
-        assert!(accepts(&headers, key));
-        assert!(!accepts(&headers, "AAAAAAAAAAAAAAAAAAAAAA=="));
-        set(
-            &mut headers,
-            header::SEC_WEBSOCKET_PROTOCOL,
-            "v4.channel.k8s.io",
-        );
-        assert!(!accepts(&headers, key));
     }
 }

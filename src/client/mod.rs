@@ -11,6 +11,7 @@
 mod connect;
 mod error;
 pub mod exec;
+mod socket;
 
 use std::fmt;
 use std::path::Path;
@@ -37,6 +38,7 @@ use tokio_rustls::TlsConnector;
 use connect::Connection;
 pub use connect::Endpoint;
 pub use error::ClientError;
+pub use socket::PIECE;
 
 /// The API of a hub on this machine.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:7445";
@@ -218,6 +220,23 @@ impl Client {
             },
         }
     }
+}
+
+/// Path and query of something in the API: each part of the path becomes one segment of it,
+/// whatever is in it.
+fn uri(path: &[&str], query: Option<&str>) -> String {
+    let mut uri = String::from("/v1");
+    for part in path {
+        // The encoding of a form writes a space as +, which only a query reads so.
+        let part: String = form_urlencoded::byte_serialize(part.as_bytes()).collect();
+        uri.push('/');
+        uri.push_str(&part.replace('+', "%20"));
+    }
+    if let Some(query) = query.filter(|query| !query.is_empty()) {
+        uri.push('?');
+        uri.push_str(query);
+    }
+    uri
 }
 
 /// TLS that trusts the certificates of one file and no others.
