@@ -5,6 +5,8 @@
 
 pub mod exec;
 pub mod http;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::sync::Arc;
 
