@@ -2,30 +2,39 @@
 //!
 //! ```text
 //! Client --connect--> TCP, TLS --hyper--> JSON, problem documents
-//!                                  `----> exec: WebSocket, see [`exec`]
+//!                                  |----> records: JSON lines, see [`records`]
+//!                                  |----> archives: bodies of any size
+//!                                  `----> WebSocket: see [`exec`], [`Tunnel`]
 //! ```
 //!
 //! Every call opens a connection of its own. The API token goes over TLS, or to loopback, and
 //! nowhere else.
 
+mod backoff;
+mod call;
 mod connect;
 mod error;
 pub mod exec;
+mod lines;
+pub mod records;
 mod socket;
+mod transfer;
+mod tunnel;
 
+use std::error::Error;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hub_server::api::types::{
     CreatedExposure, Exposures, NewExposure, NewToken, Nodes, Status, Token,
 };
 use hub_server::api::{ApiToken, Problem};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::CertificateDer;
@@ -35,10 +44,13 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+pub use backoff::Backoff;
 use connect::Connection;
 pub use connect::Endpoint;
 pub use error::ClientError;
 pub use socket::PIECE;
+pub use transfer::Download;
+pub use tunnel::{Cut, Tunnel};
 
 /// The API of a hub on this machine.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:7445";
@@ -93,27 +105,27 @@ impl Client {
 
     /// How the hub is.
     pub async fn status(&self) -> Result<Status, ClientError> {
-        self.call(Method::GET, "/v1/status", None::<&()>).await
+        self.ask(Method::GET, "/v1/status", None::<&()>).await
     }
 
     /// All nodes, by name.
     pub async fn nodes(&self) -> Result<Nodes, ClientError> {
-        self.call(Method::GET, "/v1/nodes", None::<&()>).await
+        self.ask(Method::GET, "/v1/nodes", None::<&()>).await
     }
 
     /// Makes a join token.
     pub async fn create_token(&self, new: &NewToken) -> Result<Token, ClientError> {
-        self.call(Method::POST, "/v1/tokens", Some(new)).await
+        self.ask(Method::POST, "/v1/tokens", Some(new)).await
     }
 
     /// Exposes a port of a node.
     pub async fn expose(&self, new: &NewExposure) -> Result<CreatedExposure, ClientError> {
-        self.call(Method::POST, "/v1/exposures", Some(new)).await
+        self.ask(Method::POST, "/v1/exposures", Some(new)).await
     }
 
     /// All exposures, oldest first.
     pub async fn exposures(&self) -> Result<Exposures, ClientError> {
-        self.call(Method::GET, "/v1/exposures", None::<&()>).await
+        self.ask(Method::GET, "/v1/exposures", None::<&()>).await
     }
 
     /// Removes an exposure.
@@ -129,17 +141,14 @@ impl Client {
         exec::start(self, request).await
     }
 
-    async fn call<T: DeserializeOwned>(
+    async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
         let answer = self.answer(method, path, body).await?;
-        serde_json::from_slice(&answer).map_err(|error| ClientError::Answer {
-            endpoint: self.endpoint.clone(),
-            reason: error.to_string(),
-        })
+        serde_json::from_slice(&answer).map_err(|error| self.senseless(error.to_string()))
     }
 
     async fn answer(
@@ -163,30 +172,61 @@ impl Client {
             let response = self.send(self.connect().await?, request).await?;
             self.success(response).await
         };
-        timeout(PATIENCE, answered).await.unwrap_or_else(|_| {
-            Err(ClientError::Broken {
-                endpoint: self.endpoint.clone(),
-                reason: format!("no answer within {} s", PATIENCE.as_secs()),
-            })
-        })
+        timeout(PATIENCE, answered)
+            .await
+            .unwrap_or_else(|_| Err(self.late()))
+    }
+
+    fn broken(&self, reason: impl Into<String>) -> ClientError {
+        ClientError::Broken {
+            endpoint: self.endpoint.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    fn late(&self) -> ClientError {
+        self.broken(format!("no answer within {} s", PATIENCE.as_secs()))
+    }
+
+    fn senseless(&self, reason: impl Into<String>) -> ClientError {
+        ClientError::Answer {
+            endpoint: self.endpoint.clone(),
+            reason: reason.into(),
+        }
     }
 
     async fn connect(&self) -> Result<Connection, ClientError> {
         connect::connect(&self.endpoint, self.tls.as_ref()).await
     }
 
+    /// A connection for what may take long: its end, also by the end of this process, cancels what
+    /// was asked at once.
+    async fn lasting(&self) -> Result<Connection, ClientError> {
+        let connection = self.connect().await?;
+        match connection.reset_at_end() {
+            Ok(()) => Ok(connection),
+            Err(error) => Err(self.broken(error.to_string())),
+        }
+    }
+
     /// Sends a request on a fresh connection and waits for the head of the response.
-    async fn send(
+    async fn send<B>(
         &self,
         connection: Connection,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, ClientError> {
+        mut request: Request<B>,
+    ) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
         let headers = request.headers_mut();
         headers.insert(header::AUTHORIZATION, self.authorization.clone());
         headers.insert(header::HOST, self.endpoint.host_header());
-        let broken = |error: hyper::Error| ClientError::Broken {
-            endpoint: self.endpoint.clone(),
-            reason: error.to_string(),
+        let broken = |error: hyper::Error| match error.source() {
+            // The body itself failed, and not its way to the hub.
+            Some(source) if error.is_user() => ClientError::Request(source.to_string()),
+            _ => self.broken(reason(&error)),
         };
         let (mut sender, driver) = http1::handshake(TokioIo::new(connection))
             .await
@@ -196,14 +236,25 @@ impl Client {
         sender.send_request(request).await.map_err(broken)
     }
 
+    /// A response that says yes; the problem of any other.
+    async fn granted(
+        &self,
+        response: Response<Incoming>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        match self.success(response).await {
+            Ok(_) => Err(self.senseless("it changed its mind")),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The body of a response that says yes; the problem of any other.
     async fn success(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
         let (head, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| ClientError::Broken {
-            endpoint: self.endpoint.clone(),
-            reason: error.to_string(),
-        })?;
+        let body = body.map_err(|error| self.broken(reason(&*error)))?;
         let body = body.to_bytes();
         if head.status.is_success() {
             return Ok(body);
@@ -214,10 +265,9 @@ impl Client {
     fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
         match serde_json::from_slice::<Problem>(body) {
             Ok(problem) => ClientError::Refused(Box::new(problem)),
-            Err(_) => ClientError::Answer {
-                endpoint: self.endpoint.clone(),
-                reason: format!("status {status} without a problem document; is it a hub at all?"),
-            },
+            Err(_) => self.senseless(format!(
+                "status {status} without a problem document; is it a hub at all?"
+            )),
         }
     }
 }
@@ -237,6 +287,24 @@ fn uri(path: &[&str], query: Option<&str>) -> String {
         uri.push_str(query);
     }
     uri
+}
+
+/// Such a path and query, ready to be sent.
+fn parse(uri: String) -> Result<Uri, ClientError> {
+    Uri::try_from(uri)
+        .map_err(|_| ClientError::Request("the request is too long: 64 KiB at most".into()))
+}
+
+/// An error with what is behind it.
+fn reason(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
 }
 
 /// TLS that trusts the certificates of one file and no others.

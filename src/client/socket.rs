@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
 
-use super::{Client, ClientError};
+use super::{Client, ClientError, reason};
 
 type Stream = WebSocketStream<TokioIo<Upgraded>>;
 
@@ -44,33 +44,19 @@ pub(super) async fn open(client: &Client, uri: Uri) -> Result<(Socket, HeaderMap
         .header(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL)
         .body(Full::new(Bytes::new()))
         .map_err(|error| ClientError::Request(error.to_string()))?;
-    let broken = |reason: String| ClientError::Broken {
-        endpoint: client.endpoint.clone(),
-        reason,
-    };
-    let connection = client.connect().await?;
-    connection
-        .reset_at_end()
-        .map_err(|error| broken(error.to_string()))?;
-    let mut response = client.send(connection, upgrade).await?;
+    let mut response = client.send(client.lasting().await?, upgrade).await?;
     let status = response.status();
-    let senseless = |reason: String| ClientError::Answer {
-        endpoint: client.endpoint.clone(),
-        reason,
-    };
     if status != StatusCode::SWITCHING_PROTOCOLS {
         client.success(response).await?;
-        return Err(senseless(format!("status {status} instead of an upgrade")));
+        return Err(client.senseless(format!("status {status} instead of an upgrade")));
     }
     if !accepts(response.headers(), &key) {
-        return Err(senseless(
-            "the upgrade is not the one that was asked for".into(),
-        ));
+        return Err(client.senseless("the upgrade is not the one that was asked for"));
     }
     let headers = std::mem::take(response.headers_mut());
     let upgraded = hyper::upgrade::on(response)
         .await
-        .map_err(|error| broken(error.to_string()))?;
+        .map_err(|error| client.broken(reason(&error)))?;
     let config = WebSocketConfig::default()
         .read_buffer_size(PIECE)
         .write_buffer_size(0)
