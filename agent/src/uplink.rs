@@ -14,6 +14,7 @@ use hub_protocol::{Generation, Incarnation};
 use hub_quic::endpoint::{self, Network, Transport};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control, windows};
 use hub_quic::tls::{self, TlsError};
+use hub_quic::transport::Connection;
 use quinn::{ConnectionError, VarInt};
 use rustls::time_provider::TimeProvider;
 use tokio::sync::watch;
@@ -156,8 +157,8 @@ impl Uplink {
         generation: &mut Option<Generation>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), SessionError> {
-        let connection = &dialled.connection;
-        let stream = connection.open_bi().await.map_err(SessionError::Closed)?;
+        let connection = Connection::from(dialled.connection.clone());
+        let stream = connection.open().await.map_err(SessionError::Closed)?;
         let (mut sender, mut receiver) = control(stream);
         sender
             .send(&Control::Hello(Box::new(

@@ -61,9 +61,11 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// The address the agent's packets come from now; a NAT may change it.
-    pub fn remote(&self) -> SocketAddr {
-        shown_address(self.session.connection().remote_address())
+    /// The address the agent's packets come from now; a NAT may change it. The hub's own node has
+    /// none.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        let remote = self.session.connection().remote_address();
+        remote.map(shown_address)
     }
 }
 

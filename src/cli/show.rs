@@ -78,7 +78,7 @@ fn node(node: &Node) -> [String; 8] {
         node.name.clone(),
         node.state.to_string(),
         time(&node.since),
-        of_session(|session| session.address.clone()),
+        of_session(|session| session.address.clone().unwrap_or_else(|| "local".into())),
         of_session(|session| milliseconds(session.rtt_us)),
         of_session(|session| session.operations.to_string()),
         of_session(|session| format!("{}/{}", session.os, session.arch)),
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn nodes_are_a_table() {
         let session = NodeSession {
-            address: "192.0.2.7:40000".into(),
+            address: Some("192.0.2.7:40000".into()),
             rtt_us: 41_250,
             operations: 2,
             release: "0.1.0".into(),

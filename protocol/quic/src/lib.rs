@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | [`endpoint`] | everything that quinn is told about transport; the socket is an argument |
 //! | [`tls`] | who may talk to whom: certificates, pins, verifiers |
+//! | [`transport`] | connections and streams: those of quinn, and those within one process |
 //! | [`session`] | an authenticated connection, its control stream and its operations |
-//! | [`operation`] | one operation on its QUIC stream: the task that drives it and its handles |
+//! | [`operation`] | one operation on its stream: the task that drives it and its handles |
 
 pub mod endpoint;
 pub mod operation;
 pub mod session;
 pub mod tls;
+pub mod transport;

@@ -1,13 +1,13 @@
-//! Operations: one QUIC stream each, driven by one task each.
+//! Operations: one stream each, driven by one task each.
 //!
 //! ```text
-//! Sender ----+                                +--> quinn::SendStream
+//! Sender ----+                                +--> SendStream   of a transport:
 //! Sender ----+--> Shared (machine, queues) <--+      the pump task
-//! Receiver <-+                                +<-- quinn::RecvStream
+//! Receiver <-+                                +<-- RecvStream   QUIC's or the process's own
 //! Operation -+
 //! ```
 //!
-//! The *pump* owns the QUIC stream. It always reads: what comes is checked by the rules of
+//! The *pump* owns the stream. It always reads: what comes is checked by the rules of
 //! [`hub_protocol::operation`] and queued, within the window of its channel, for the channel's
 //! [`Receiver`]; taking it from there is what grants new credit. [`Sender`]s take credit before
 //! they queue a byte. Whatever ends the operation early (a reset, a violation, a lost session, a
@@ -30,6 +30,7 @@ use hub_protocol::operation::{ChannelSpec, Direction, OperationState, Role, mess
 pub use channel::{Receiver, Sender};
 
 use crate::session::Session;
+use crate::transport::Stream;
 use inbox::Inbox;
 use pump::Outgoing;
 
@@ -193,7 +194,7 @@ impl Operation {
         kind: OperationKind,
         open: Option<Bytes>,
         decoder: hub_protocol::frame::Decoder,
-        stream: (quinn::SendStream, quinn::RecvStream),
+        stream: Stream,
     ) -> Self {
         let (ours, theirs) = session.limits();
         let channels = kind.channels();

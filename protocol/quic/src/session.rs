@@ -13,17 +13,17 @@ use hub_protocol::code::{CloseCode, ResetCode};
 use hub_protocol::frame::{self, Decoder, RawFrame};
 use hub_protocol::kind::{self, Failure, FailureCode, OperationKind, Request};
 use hub_protocol::limits::{
-    AGENT_STREAMS, INITIAL_OPERATIONS, Limits, MAX_DATA, MAX_OPERATIONS, MESSAGE_WINDOW,
-    STREAM_WINDOW,
+    AGENT_STREAMS, INITIAL_OPERATIONS, Limits, MAX_OPERATIONS, MESSAGE_WINDOW, STREAM_WINDOW,
 };
 use hub_protocol::operation::{Role, Violation};
 use hub_protocol::priority::Priority;
-use quinn::{Connection, RecvStream, SendStream, VarInt};
+use quinn::VarInt;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::endpoint::Windows;
 use crate::operation::Operation;
+use crate::transport::{Connection, RecvStream, SendStream, Stream};
 
 /// How long to wait for a free stream before saying that the node is busy.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -115,12 +115,13 @@ impl Session {
     /// The session on a connection, once both sides have announced their limits. Log lines about
     /// its operations carry `span`, which names the node.
     pub fn new(
-        connection: Connection,
+        connection: impl Into<Connection>,
         role: Role,
         ours: Limits,
         theirs: Limits,
         span: tracing::Span,
     ) -> Self {
+        let connection = connection.into();
         let rtt = connection.rtt();
         let inner = Inner {
             connection,
@@ -208,7 +209,7 @@ impl Session {
 
     async fn open_with(&self, kind: OperationKind, body: Bytes) -> Result<Operation, OpenError> {
         let open = frame::raw(kind.tag(), &body);
-        let stream = tokio::time::timeout(OPEN_TIMEOUT, self.inner.connection.open_bi())
+        let stream = tokio::time::timeout(OPEN_TIMEOUT, self.inner.connection.open())
             .await
             .map_err(|_| OpenError::Busy)?
             .map_err(|error| OpenError::Lost(error.to_string()))?;
@@ -227,7 +228,7 @@ impl Session {
     /// # Errors
     /// The session is gone.
     pub async fn accept(&self) -> Result<Incoming, SessionEnded> {
-        let stream = self.inner.connection.accept_bi().await;
+        let stream = self.inner.connection.accept().await;
         let stream = stream.map_err(|error| SessionEnded(error.to_string()))?;
         Ok(Incoming {
             session: self.clone(),
@@ -246,13 +247,9 @@ impl Session {
             let streams = u64::from(more + AGENT_STREAMS);
             let initial = inner.ours.initial_window.max(inner.theirs.initial_window);
             let windows = streams * per_operation(initial) + GROWTH + 16 * STREAM_WINDOW;
-            inner
-                .connection
-                .set_receive_window(VarInt::from_u64(windows).unwrap_or(VarInt::MAX));
-            inner.connection.set_send_window(windows);
+            inner.connection.set_windows(windows);
             if inner.role == Role::Agent {
-                let more = VarInt::from_u32(more);
-                inner.connection.set_max_concurrent_bi_streams(more);
+                inner.connection.allow_streams(more);
             }
         }
     }
@@ -334,7 +331,7 @@ impl Session {
 #[derive(Debug)]
 pub struct Incoming {
     session: Session,
-    stream: (SendStream, RecvStream),
+    stream: Stream,
 }
 
 impl Incoming {
@@ -376,8 +373,8 @@ impl Incoming {
 
     fn reset(&mut self, code: ResetCode) {
         // An error says that it is closed already.
-        let _ = self.stream.0.reset(VarInt::from_u32(code.0));
-        let _ = self.stream.1.stop(VarInt::from_u32(code.0));
+        let _ = self.stream.0.reset(code);
+        let _ = self.stream.1.stop(code);
     }
 
     /// `None` if the peer gave the stream up.
@@ -388,8 +385,8 @@ impl Incoming {
                 Ok(None) => {}
                 Err(error) => return Some(Err(error.into())),
             }
-            match self.stream.1.read_chunk(MAX_DATA, true).await.ok()? {
-                Some(chunk) => decoder.push(chunk.bytes),
+            match self.stream.1.chunk().await.ok()? {
+                Some(chunk) => decoder.push(chunk),
                 None => return Some(Err(Violation::EarlyFin)),
             }
         }
@@ -402,14 +399,12 @@ impl Incoming {
             retry: false,
         };
         let frame = frame::Frame::Failed(kind::encode(&failure)).encode();
-        let _ = self.stream.0.write_chunk(frame).await;
+        let _ = self.stream.0.chunk(frame).await;
         let _ = self.stream.0.finish();
         // Whatever the hub sent behind its Open is dropped. Stopping the stream instead would
         // overtake the answer, and the hub would never know why.
         let mut recv = self.stream.1;
-        tokio::spawn(
-            async move { while let Ok(Some(_)) = recv.read_chunk(MAX_DATA, true).await {} },
-        );
+        tokio::spawn(async move { while let Ok(Some(_)) = recv.chunk().await {} });
     }
 }
 
@@ -436,8 +431,8 @@ pub struct ControlReceiver {
 }
 
 /// The two halves of a control stream: of the one that an agent opened, or that a hub accepted.
-pub fn control((send, recv): (SendStream, RecvStream)) -> (ControlSender, ControlReceiver) {
-    let _ = send.set_priority(level(Priority::Interactive) + 1);
+pub fn control((send, recv): Stream) -> (ControlSender, ControlReceiver) {
+    send.set_priority(level(Priority::Interactive) + 1);
     (
         ControlSender(send),
         ControlReceiver {
@@ -458,7 +453,7 @@ impl ControlSender {
     ) -> Result<(), ControlError> {
         let frame: Bytes = control.encode();
         self.0
-            .write_chunk(frame)
+            .chunk(frame)
             .await
             .map_err(|error| ControlError::Lost(error.to_string()))
     }
@@ -485,9 +480,9 @@ impl ControlReceiver {
                 Ok(None) => {}
                 Err(error) => return Err(ControlError::Malformed(error.to_string())),
             }
-            let chunk = self.recv.read_chunk(MAX_DATA, true).await;
+            let chunk = self.recv.chunk().await;
             match chunk.map_err(|error| ControlError::Lost(error.to_string()))? {
-                Some(chunk) => self.decoder.push(chunk.bytes),
+                Some(chunk) => self.decoder.push(chunk),
                 None => return Err(ControlError::Lost("the control stream has ended".into())),
             }
         }

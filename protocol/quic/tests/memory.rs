@@ -8,11 +8,12 @@ use std::alloc::System;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hub_netsim::LinkConfig;
 use hub_protocol::kind::{OperationKind, exec, http};
 use hub_quic::operation::{Operation, Receiver};
-use quinn::{RecvStream, SendStream};
+use hub_quic::transport::{RecvStream, SendStream, memory};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use support::{Ends, Pair, open_body, run, run_simulated};
+use support::{Ends, Write as _, open_body, run, run_simulated};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
@@ -60,25 +61,18 @@ impl Busy {
         let mut request = self.hub.sender(http::REQUEST);
         request.send(Bytes::from_static(b"x")).await.unwrap();
         // Between credit, which comes in frames of its own, there is the byte.
-        let mut buf = [0; 64];
-        loop {
-            let n = self.recv.read(&mut buf).await.unwrap().unwrap();
-            if buf[..n].ends_with(b"x") {
-                break;
-            }
-        }
+        while !self.recv.chunk().await.unwrap().unwrap().ends_with(b"x") {}
     }
 }
 
-/// What the hub holds of an exec after an agent, on bare quinn, has filled all its windows: with
+/// What the hub holds of an exec after an agent, on bare streams, has filled all its windows: with
 /// frames of one byte, the first of which come in packets full of somebody else's bytes.
-async fn filled_by_hand(sparse: usize) -> usize {
-    let ends = Ends::loopback().await;
+async fn filled_by_hand(ends: Ends, sparse: usize) -> usize {
     let hub = ends.hub_session();
     let stalled = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
-    let (mut send, _recv) = ends.agent.accept_bi().await.unwrap();
+    let (mut send, _recv) = ends.agent.accept().await.unwrap();
     let operation = hub.open(OperationKind::Http, &open_body()).await.unwrap();
-    let (busy_send, busy_recv) = ends.agent.accept_bi().await.unwrap();
+    let (busy_send, busy_recv) = ends.agent.accept().await.unwrap();
     let mut busy = Busy {
         reader: operation.receiver(http::RESPONSE),
         hub: operation,
@@ -117,8 +111,8 @@ async fn filled_by_hand(sparse: usize) -> usize {
 }
 
 /// What both sides hold together of an exec whose command prints byte by byte and nobody reads.
-async fn filled_by_our_own() -> usize {
-    let pair = Pair::simulated(Duration::from_millis(20)).await;
+async fn filled_by_our_own(ends: Ends) -> usize {
+    let pair = ends.sessions();
     let (hub, agent) = pair.running(OperationKind::Exec).await;
     hub.answer().await.unwrap();
     pair.assert_works().await;
@@ -134,11 +128,23 @@ async fn filled_by_our_own() -> usize {
 
 #[test]
 fn a_stalled_operation_holds_no_more_than_twice_its_windows() {
-    let by_hand = run(filled_by_hand(0));
-    let sparse = run(filled_by_hand(64));
-    let by_our_own = run_simulated(filled_by_our_own());
+    let by_hand = run(async { filled_by_hand(Ends::loopback().await, 0).await });
+    let sparse = run(async { filled_by_hand(Ends::loopback().await, 64).await });
+    let link = LinkConfig::perfect().delay(Duration::from_millis(20));
+    let ends = async || Ends::simulated(&link).await;
+    let by_our_own = run_simulated(async { filled_by_our_own(ends().await).await });
     println!("windows {WINDOWS}: by hand {by_hand}, sparse {sparse}, by our own {by_our_own}");
-    for held in [by_hand, sparse, by_our_own] {
+    let within = || Ends::memory(memory::Streams::default());
+    let by_hand_within = run(async { filled_by_hand(within(), 0).await });
+    let by_our_own_within = run_simulated(async { filled_by_our_own(within()).await });
+    println!("within the process: by hand {by_hand_within}, by our own {by_our_own_within}");
+    for held in [
+        by_hand,
+        sparse,
+        by_our_own,
+        by_hand_within,
+        by_our_own_within,
+    ] {
         // It counts at all, and within the bound.
         assert!((128 * KIB..=2 * WINDOWS).contains(&held), "{held}");
     }

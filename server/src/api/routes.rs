@@ -156,7 +156,7 @@ fn node(NodeStatus { node, connected }: NodeStatus) -> Node {
         let hello = &connected.hello;
         let rtt = connected.session.connection().rtt();
         NodeSession {
-            address: connected.remote().to_string(),
+            address: connected.remote().map(|remote| remote.to_string()),
             rtt_us: u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX),
             operations: connected.session.operations(),
             release: hello.release.clone(),

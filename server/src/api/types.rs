@@ -113,8 +113,9 @@ pub struct Node {
 /// A node's session. What the agent says of itself are claims, not facts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeSession {
-    /// Where its packets come from: `IP:PORT`. A NAT may change it.
-    pub address: String,
+    /// Where its packets come from: `IP:PORT`. A NAT may change it. Absent for the hub's own node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// The round-trip time, in microseconds.
     pub rtt_us: u64,
     /// Operations under way.

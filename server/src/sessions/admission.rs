@@ -10,6 +10,7 @@ use hub_protocol::version::VersionRange;
 use hub_protocol::{Deployment, NodeName};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control};
 use hub_quic::tls::PeerIdentity;
+use hub_quic::transport;
 use quinn::Connection;
 
 use super::Context;
@@ -27,7 +28,9 @@ pub(super) struct Admitted {
 pub(super) async fn hello(
     connection: &Connection,
 ) -> Result<(ControlSender, ControlReceiver, Hello), ControlError> {
-    let stream = connection.accept_bi().await;
+    let stream = transport::Connection::from(connection.clone())
+        .accept()
+        .await;
     let (sender, mut receiver) = control(stream.map_err(|e| ControlError::Lost(e.to_string()))?);
     match receiver.receive().await? {
         Control::Hello(hello) => Ok((sender, receiver, *hello)),

@@ -58,7 +58,7 @@ fn of_two_agents_with_one_identity_the_newest_holds_the_node() {
         old.commands.until_alive(0).await;
         let after = world.hub().sessions().connected(&id).unwrap();
         assert_eq!(after.epoch.0, before.epoch.0 + 1);
-        assert_eq!(after.remote().ip().to_string(), "198.51.100.9");
+        assert_eq!(after.remote().unwrap().ip().to_string(), "198.51.100.9");
         let operation = world
             .start("node", &["bytes", "1000", "3", "0"], false)
             .await

@@ -1,8 +1,7 @@
-//! The task that owns an operation's QUIC stream.
+//! The task that owns an operation's stream.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,12 +12,13 @@ use hub_protocol::frame::{Channel, Decoder, Frame};
 use hub_protocol::limits::MAX_DATA;
 use hub_protocol::operation::{Effect, OperationState, Violation};
 use hub_protocol::priority::{Burst, Priority};
-use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{ReadError, VarInt, WriteError};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
 use super::{Ended, Shared, State};
 use crate::session::level;
+use crate::transport::{self, RecvStream, SendStream};
 
 /// Payloads of up to this many bytes are copied together with their neighbours: many small ones
 /// would cost QUIC and the allocator far more than the bytes that they are.
@@ -111,7 +111,7 @@ impl Batch {
     }
 }
 
-/// The QUIC stream. Dropped before it was finished, it is reset: quinn would say a clean end.
+/// The stream. Dropped before it was finished, it is reset: the transport would say a clean end.
 struct Stream {
     send: SendStream,
     recv: RecvStream,
@@ -122,8 +122,8 @@ impl Stream {
     fn reset(&mut self, code: ResetCode) {
         self.finished = true;
         // An error says that it is closed already.
-        let _ = self.send.reset(VarInt::from_u32(code.0));
-        let _ = self.recv.stop(VarInt::from_u32(code.0));
+        let _ = self.send.reset(code);
+        let _ = self.recv.stop(code);
     }
 }
 
@@ -135,7 +135,7 @@ impl Drop for Stream {
     }
 }
 
-pub(super) fn spawn(shared: Arc<Shared>, decoder: Decoder, (send, recv): (SendStream, RecvStream)) {
+pub(super) fn spawn(shared: Arc<Shared>, decoder: Decoder, (send, recv): transport::Stream) {
     let span = shared.session.span().clone();
     let (session, grown) = (shared.session.clone(), shared.clone());
     session.operation_opened();
@@ -185,7 +185,7 @@ enum Event {
 
 impl Pump {
     async fn run(mut self) {
-        let _ = self.stream.send.set_priority(level(self.priority));
+        self.stream.send.set_priority(level(self.priority));
         // What came in the same chunk as `Open`.
         if !self.take_frames() {
             return;
@@ -259,10 +259,7 @@ impl Pump {
                     fin_due = Some(Instant::now() + FIN_TIMEOUT);
                 }
                 Event::NoFin => {
-                    let _ = self
-                        .stream
-                        .recv
-                        .stop(VarInt::from_u32(ResetCode::CANCELLED.0));
+                    let _ = self.stream.recv.stop(ResetCode::CANCELLED);
                     return;
                 }
             }
@@ -291,8 +288,7 @@ impl Pump {
         if !self.reading {
             return Poll::Pending;
         }
-        let read = pin!(self.stream.recv.read_chunk(MAX_DATA, true)).poll(cx);
-        read.map(|read| Event::Read(read.map(|chunk| chunk.map(|chunk| chunk.bytes))))
+        self.stream.recv.poll_chunk(cx).map(Event::Read)
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
@@ -325,8 +321,8 @@ impl Pump {
                 self.prioritize();
             }
         }
-        let write = pin!(self.stream.send.write_chunks(self.batch.rest())).poll(cx);
-        write.map(|written| Event::Written(written.map(|w| self.batch.written += w.chunks)))
+        let written = self.stream.send.poll_chunks(cx, self.batch.rest());
+        written.map(|written| Event::Written(written.map(|whole| self.batch.written += whole)))
     }
 
     /// Sets the priority that the next batch goes with.
@@ -335,8 +331,7 @@ impl Pump {
         let next = self.burst.send(bytes, self.shared.session.clock().0);
         if next != self.priority {
             self.priority = next;
-            // Fails only on a stream that is closed, where nothing is left to order.
-            let _ = self.stream.send.set_priority(level(next));
+            self.stream.send.set_priority(level(next));
         }
     }
 

@@ -10,14 +10,21 @@ use hub_protocol::kind::{OperationKind, exec, http};
 use hub_quic::endpoint::Transport;
 use hub_quic::operation::Operation;
 use hub_quic::session::windows;
+use hub_quic::transport::RecvStream;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::raw;
-use crate::support::{Ends, Pair, Random, open_body, read_all, run_simulated, settle};
+use crate::support::{
+    Ends, Pair, Random, Write as _, open_body, read_all, run_simulated, settle, simulated_over_both,
+};
 
 const KIB: usize = 1024;
 const ONE_WAY: Duration = Duration::from_millis(20);
+
+fn link() -> LinkConfig {
+    LinkConfig::perfect().delay(ONE_WAY)
+}
 
 /// Sends a byte pattern without end, or up to `most` bytes; counts what was taken.
 async fn pour(
@@ -50,8 +57,8 @@ async fn drip(operation: &Operation, channel: hub_protocol::frame::Channel, coun
 
 #[test]
 fn a_sender_stops_at_the_window_and_its_neighbours_do_not_notice() {
-    run_simulated(async {
-        let pair = Pair::simulated(ONE_WAY).await;
+    simulated_over_both(&link(), async |ends: Ends| {
+        let pair = ends.sessions();
         let mut stalled = Vec::new();
         // Four channels' worth and more, in both directions, with nobody who reads.
         for _ in 0..3 {
@@ -90,8 +97,8 @@ fn a_sender_stops_at_the_window_and_its_neighbours_do_not_notice() {
 
 #[test]
 fn messages_wait_for_room_and_cost_what_they_take() {
-    run_simulated(async {
-        let pair = Pair::simulated(ONE_WAY).await;
+    simulated_over_both(&link(), async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(OperationKind::Exec).await;
         let sent = Cell::new(0_usize);
         let flood = async {
@@ -123,12 +130,10 @@ fn messages_wait_for_room_and_cost_what_they_take() {
 
 /// Reads frames off a raw stream and gives the amounts of all `Credit` frames for a channel until
 /// nothing comes for a second.
-async fn credits(recv: &mut quinn::RecvStream, channel: u8) -> Vec<u64> {
+async fn credits(recv: &mut RecvStream, channel: u8) -> Vec<u64> {
     let mut wire = Vec::new();
-    while let Ok(Ok(Some(chunk))) =
-        timeout(Duration::from_secs(1), recv.read_chunk(65536, true)).await
-    {
-        wire.extend_from_slice(&chunk.bytes);
+    while let Ok(Ok(Some(chunk))) = timeout(Duration::from_secs(1), recv.chunk()).await {
+        wire.extend_from_slice(&chunk);
     }
     let mut credits = Vec::new();
     let mut rest = &wire[..];
@@ -149,11 +154,10 @@ async fn credits(recv: &mut quinn::RecvStream, channel: u8) -> Vec<u64> {
 
 #[test]
 fn credit_is_given_back_in_eighths() {
-    run_simulated(async {
-        let ends = Ends::simulated(&LinkConfig::perfect().delay(ONE_WAY)).await;
+    simulated_over_both(&link(), async |ends: Ends| {
         let hub = ends.hub_session();
         let operation = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
-        let (mut send, mut recv) = ends.agent.accept_bi().await.unwrap();
+        let (mut send, mut recv) = ends.agent.accept().await.unwrap();
         raw::expect(&mut recv, raw::OPEN).await;
         let full = raw::data(raw::STDOUT, &vec![7; 65536]);
         send.write_all(&raw::all(&[raw::ACCEPTED, &full]))
@@ -231,8 +235,8 @@ fn what_windows_grew_by_is_given_back() {
 /// What a reader takes when its operation is gone borrows nothing: there is nobody to return it.
 #[test]
 fn a_reader_borrows_nothing_after_the_end() {
-    run_simulated(async {
-        let pair = Pair::simulated(ONE_WAY).await;
+    simulated_over_both(&link(), async |ends: Ends| {
+        let pair = ends.sessions();
         let len = 3 << 20;
         let first = transfer(&pair, len, Duration::ZERO).await;
         // Each would want to grow by some 56 KiB, where 64 MiB may be lent.
@@ -299,7 +303,7 @@ fn a_peer_that_takes_no_credit_gets_none() {
         let ends = Ends::simulated_with(&LinkConfig::perfect(), &transport).await;
         let hub = ends.hub_session();
         let operation = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
-        let (mut send, _recv) = ends.agent.accept_bi().await.unwrap();
+        let (mut send, _recv) = ends.agent.accept().await.unwrap();
         send.write_all(raw::ACCEPTED).await.unwrap();
         let mut stdout = operation.receiver(exec::STDOUT);
         let piece = raw::data(raw::STDOUT, &[7; 8 * KIB]);
@@ -341,7 +345,7 @@ fn an_operation_that_quic_never_took_can_be_dropped() {
             let operation = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
             let filler = Bytes::from(vec![7; 64 * KIB]);
             operation.sender(exec::STDIN).send(filler).await.unwrap();
-            stalled.push((operation, ends.agent.accept_bi().await.unwrap()));
+            stalled.push((operation, ends.agent.accept().await.unwrap()));
         }
         settle().await;
         let late = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
@@ -354,13 +358,12 @@ fn an_operation_that_quic_never_took_can_be_dropped() {
 
 /// A peer that does not read what we send cannot keep us from giving up the operation.
 #[test]
-fn an_operation_can_be_dropped_while_quic_is_blocked() {
-    run_simulated(async {
-        let ends = Ends::simulated(&LinkConfig::perfect()).await;
+fn an_operation_can_be_dropped_while_its_stream_is_full() {
+    simulated_over_both(&LinkConfig::perfect(), async |ends: Ends| {
         let hub = ends.hub_session();
         let operation = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
-        let (mut send, mut recv) = ends.agent.accept_bi().await.unwrap();
-        // It grants all it may, twice, and takes nothing of it: QUIC's own window of 1 MiB is full.
+        let (mut send, mut recv) = ends.agent.accept().await.unwrap();
+        // It grants all it may, twice, and takes nothing of it: the stream's own window of 1 MiB is full.
         send.write_all(raw::ACCEPTED).await.unwrap();
         let grants = async {
             for _ in 0..2 {
@@ -388,8 +391,8 @@ fn an_operation_can_be_dropped_while_quic_is_blocked() {
 
 #[test]
 fn what_was_read_but_not_given_back_is_still_there_after_the_outcome() {
-    run_simulated(async {
-        let pair = Pair::simulated(ONE_WAY).await;
+    simulated_over_both(&link(), async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(OperationKind::Http).await;
         let sent = Random(6).bytes(64 * KIB);
         agent

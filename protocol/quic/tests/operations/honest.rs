@@ -13,7 +13,8 @@ use hub_quic::operation::{Answer, Ended, Operation, Receiver, Sender};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
-use crate::support::{Ends, Pair, Random, open_body, read_all, run, run_simulated};
+use crate::raw::to_end;
+use crate::support::{Ends, Random, Write as _, open_body, over_both, read_all, run_simulated};
 
 const EXEC: OperationKind = OperationKind::Exec;
 
@@ -79,8 +80,8 @@ async fn carry(ends: (&Operation, &Operation), spec: &ChannelSpec, len: usize, m
 
 #[test]
 fn every_channel_carries_every_byte_and_all_at_once() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let sizes = [
             (0, 1),
             (1, 1),
@@ -131,8 +132,8 @@ fn a_lossy_link_changes_nothing() {
 
 #[test]
 fn one_direction_goes_on_after_the_other_has_ended() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         for ends_first in [exec::STDIN, exec::STDOUT] {
             let (hub, agent) = pair.running(EXEC).await;
             let (mut stdin, mut stdout) = (hub.sender(exec::STDIN), agent.sender(exec::STDOUT));
@@ -163,8 +164,8 @@ fn one_direction_goes_on_after_the_other_has_ended() {
 
 #[test]
 fn stopping_one_channel_leaves_the_others() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(EXEC).await;
         let mut stdout = agent.sender(exec::STDOUT);
         stdout.send("head".into()).await.unwrap();
@@ -198,8 +199,8 @@ fn stopping_one_channel_leaves_the_others() {
 
 #[test]
 fn the_agent_may_stop_what_the_hub_sends_and_answer_all_the_same() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(OperationKind::Http).await;
         let mut request = hub.sender(http::REQUEST);
         drop(agent.receiver(http::REQUEST));
@@ -218,8 +219,8 @@ fn the_agent_may_stop_what_the_hub_sends_and_answer_all_the_same() {
 
 #[test]
 fn messages_keep_their_order_and_their_bounds_both_ways() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(EXEC).await;
         let mut random = Random(9);
         let messages: Vec<Bytes> = (0..3000)
@@ -253,8 +254,8 @@ fn messages_keep_their_order_and_their_bounds_both_ways() {
 
 #[test]
 fn several_tasks_may_send_messages_at_once() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(EXEC).await;
         // Each is more than half of the window: only one can be on its way.
         let large = Bytes::from(vec![1; 80_000]);
@@ -275,8 +276,8 @@ fn several_tasks_may_send_messages_at_once() {
 
 #[test]
 fn the_answer_is_accepted_or_failed() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.open(EXEC).await;
         agent.accept("body".into());
         assert_eq!(hub.answer().await, Ok(Answer::Accepted("body".into())));
@@ -303,8 +304,8 @@ fn the_answer_is_accepted_or_failed() {
 /// Nothing that the agent does before it accepts may reach the hub before `Accepted`.
 #[test]
 fn an_agent_may_work_before_it_accepts() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.open(EXEC).await;
         // The hub sends at once, without an answer, as much as was announced.
         let mut stdin = hub.sender(exec::STDIN);
@@ -342,8 +343,8 @@ fn an_agent_may_work_before_it_accepts() {
 
 #[test]
 fn credit_never_overtakes_accepted() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         for _ in 0..50 {
             let (hub, agent) = pair.open(EXEC).await;
             hub.sender(exec::STDIN)
@@ -366,8 +367,8 @@ fn credit_never_overtakes_accepted() {
 
 #[test]
 fn the_outcome_comes_after_all_data() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         for len in [0, 1, 1000, KIB_64] {
             let (hub, agent) = pair.running(EXEC).await;
             let (out, err) = (Random(1).bytes(len), Random(2).bytes(len));
@@ -389,8 +390,8 @@ fn the_outcome_comes_after_all_data() {
 /// What the hub sends while the outcome is on its way to it is dropped by the agent.
 #[test]
 fn frames_that_cross_the_outcome_are_no_violation() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         for _ in 0..100 {
             let (hub, agent) = pair.running(EXEC).await;
             hub.answer().await.unwrap();
@@ -413,8 +414,8 @@ fn frames_that_cross_the_outcome_are_no_violation() {
 
 #[test]
 fn a_dropped_operation_is_cancelled_at_the_other_side() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         for hub_drops in [true, false] {
             let (hub, agent) = pair.running(EXEC).await;
             hub.answer().await.unwrap();
@@ -445,8 +446,8 @@ fn a_dropped_operation_is_cancelled_at_the_other_side() {
 
 #[test]
 fn an_operation_dropped_before_its_answer_is_cancelled() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.open(EXEC).await;
         drop(agent);
         let reset = Ended::Reset(ResetCode::CANCELLED);
@@ -463,8 +464,8 @@ fn an_operation_dropped_before_its_answer_is_cancelled() {
 
 #[test]
 fn a_lost_connection_is_told_to_every_handle() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(EXEC).await;
         hub.answer().await.unwrap();
         let waiting = pair.open(EXEC).await;
@@ -506,18 +507,17 @@ fn a_lost_connection_is_told_to_every_handle() {
 /// An operation that this release does not know is answered, whatever follows its `Open`.
 #[test]
 fn an_unknown_operation_is_unsupported() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let agent = ends.agent_session();
         let serve = async {
             let incoming = agent.accept().await.unwrap();
             assert!(incoming.operation().await.is_none());
         };
         let ask = async {
-            let (mut send, mut recv) = ends.hub.open_bi().await.unwrap();
+            let (mut send, mut recv) = ends.hub.open().await.unwrap();
             // Tag 0x3e, a body of one byte, then data, all at once.
             send.write_all(b"\x3e\x01?\x01\x03\x00hi").await.unwrap();
-            let answer = recv.read_to_end(1000).await.unwrap();
+            let answer = to_end(&mut recv).await.unwrap();
             // Failed, a length of two bytes, and postcard's form of the code.
             assert_eq!((answer[0], answer[3]), (0x07, 0x01));
             assert!(String::from_utf8_lossy(&answer).contains("0x3e"));
@@ -534,8 +534,8 @@ fn an_unknown_operation_is_unsupported() {
 
 #[test]
 fn channels_that_do_not_exist_carry_nothing() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let (hub, agent) = pair.running(EXEC).await;
         let nowhere = Channel(9);
         assert_eq!(hub.sender(nowhere).send("x".into()).await, Err(Ended::Over));

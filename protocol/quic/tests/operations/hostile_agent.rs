@@ -1,4 +1,4 @@
-//! A hostile agent on bare quinn against the hub's side of a session.
+//! A hostile agent on bare streams against the hub's side of a session.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,14 @@ use hub_netsim::LinkConfig;
 use hub_protocol::kind::{OperationKind, exec};
 use hub_quic::operation::{Ended, Operation};
 use hub_quic::session::{MAX_VIOLATIONS, Session};
-use quinn::{Connection, ConnectionError, RecvStream, SendStream};
+use hub_quic::transport::{Connection, RecvStream, SendStream};
+use quinn::ConnectionError;
 use tokio::time::Instant;
 
 use crate::raw::*;
-use crate::support::{Ends, open_body, read_all, run, run_simulated, settle};
+use crate::support::{
+    Ends, Write as _, open_body, over_both, read_all, settle, simulated_over_both,
+};
 
 const WINDOW: u64 = 1;
 const PROTOCOL: u64 = 2;
@@ -318,7 +321,7 @@ fn breaches() -> Vec<Breach> {
 /// An operation as the hub holds it, and its stream at the hostile agent, which has read `Open`.
 async fn open(hub: &Session, agent: &Connection) -> (Operation, SendStream, RecvStream) {
     let operation = hub.open(OperationKind::Exec, &open_body()).await.unwrap();
-    let (send, mut recv) = agent.accept_bi().await.unwrap();
+    let (send, mut recv) = agent.accept().await.unwrap();
     expect(&mut recv, OPEN).await;
     (operation, send, recv)
 }
@@ -334,15 +337,14 @@ async fn finish((hub, mut send, mut recv): (Operation, SendStream, RecvStream)) 
     assert_eq!(hub.done().await, Ok(Bytes::from_static(b"\0\0")));
     assert_eq!(read_all(&mut hub.receiver(exec::STDOUT)).await, b"out");
     // The hub ends its direction, too.
-    assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+    assert_eq!(to_end(&mut recv).await, Ok(vec![]));
 }
 
 #[test]
 fn each_breach_costs_its_operation_and_nothing_else() {
     for breach in breaches() {
         println!("{}", breach.name);
-        run(async {
-            let ends = Ends::loopback().await;
+        over_both(async |ends: Ends| {
             let hub = ends.hub_session();
             let mut neighbours = Vec::new();
             for _ in 0..3 {
@@ -371,16 +373,15 @@ fn each_breach_costs_its_operation_and_nothing_else() {
 
 #[test]
 fn whoever_keeps_breaking_the_rules_loses_the_session() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let hub = ends.hub_session();
         let neighbour = open(&hub, &ends.agent).await;
         for n in 1..=MAX_VIOLATIONS {
+            assert_eq!(ends.agent.close_reason(), None, "before {n}");
             let (victim, mut send, _recv) = open(&hub, &ends.agent).await;
             write_what_goes(&mut send, &data(9, b"x")).await;
             assert!(matches!(victim.ended().await, Ended::Violated(_)));
             assert_eq!(hub.violations(), BTreeMap::from([("misplaced", n)]));
-            assert!(ends.agent.close_reason().is_none());
         }
         let ConnectionError::ApplicationClosed(close) = ends.agent.closed().await else {
             panic!("not closed by the hub");
@@ -393,8 +394,7 @@ fn whoever_keeps_breaking_the_rules_loses_the_session() {
 /// A frame may come in any pieces; a breach is one however it is cut.
 #[test]
 fn a_breach_that_trickles_in_is_one() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let hub = ends.hub_session();
         let (victim, mut send, mut recv) = open(&hub, &ends.agent).await;
         let wire = all(&[ACCEPTED, &data(STDOUT, b"honest"), &data(STDIN, b"not")]);
@@ -423,8 +423,7 @@ fn a_breach_that_trickles_in_is_one() {
 /// A body that can't be read is no breach of the stream's rules: it is an answer without sense.
 #[test]
 fn a_failure_that_cannot_be_read_is_still_a_failure() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let hub = ends.hub_session();
         let (operation, mut send, _recv) = open(&hub, &ends.agent).await;
         send.write_all(&frame(7, b"\xff\xff\xff\xff"))
@@ -441,14 +440,13 @@ fn a_failure_that_cannot_be_read_is_still_a_failure() {
 
 #[test]
 fn an_agent_that_never_ends_its_direction_holds_no_stream() {
-    run_simulated(async {
-        let ends = Ends::simulated(&LinkConfig::perfect()).await;
+    simulated_over_both(&LinkConfig::perfect(), async |ends: Ends| {
         let hub = ends.hub_session();
         let (operation, mut send, mut recv) = open(&hub, &ends.agent).await;
         send.write_all(&all(&[ACCEPTED, DONE])).await.unwrap();
         assert_eq!(operation.done().await, Ok(Bytes::from_static(b"\0\0")));
         // The hub has nothing more to say, and says so.
-        assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+        assert_eq!(to_end(&mut recv).await, Ok(vec![]));
         assert_eq!(hub.operations(), 1);
         let over = Instant::now();
         assert_eq!(stop_code(&send).await, Some(CANCELLED));

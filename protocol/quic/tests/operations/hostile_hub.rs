@@ -1,4 +1,4 @@
-//! A hostile hub on bare quinn against the agent's side of a session.
+//! A hostile hub on bare streams against the agent's side of a session.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use hub_protocol::code::ResetCode;
 use hub_protocol::kind::exec;
 use hub_quic::operation::{Ended, Operation};
 use hub_quic::session::{MAX_VIOLATIONS, Session};
-use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
+use hub_quic::transport::{Connection, RecvStream, SendStream};
+use quinn::ConnectionError;
 use tokio::time::{Instant, sleep};
 
 use crate::raw::*;
-use crate::support::{Ends, run, run_simulated, settle};
+use crate::support::{Ends, Write as _, over_both, settle, simulated_over_both};
 
 const WINDOW: u64 = 1;
 const PROTOCOL: u64 = 2;
@@ -185,7 +186,7 @@ fn breaches() -> Vec<Breach> {
 
 /// A stream at the hostile hub, and the operation that the agent makes of it.
 async fn open(hub: &Connection, agent: &Session) -> (Operation, SendStream, RecvStream) {
-    let (mut send, recv) = hub.open_bi().await.unwrap();
+    let (mut send, recv) = hub.open().await.unwrap();
     send.write_all(OPEN).await.unwrap();
     let (operation, _) = agent.accept().await.unwrap().operation().await.unwrap();
     (operation, send, recv)
@@ -200,7 +201,7 @@ async fn finish((agent, mut send, mut recv): (Operation, SendStream, RecvStream)
     agent.sender(exec::STDOUT).send("out".into()).await.unwrap();
     agent.finish(Bytes::from_static(b"\0\0"));
     expect(&mut recv, &all(&[ACCEPTED, &data(STDOUT, b"out"), DONE])).await;
-    assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+    assert_eq!(to_end(&mut recv).await, Ok(vec![]));
     send.finish().unwrap();
 }
 
@@ -209,8 +210,7 @@ fn each_breach_costs_its_operation_and_nothing_else() {
     for breach in breaches() {
         println!("{}", breach.name);
         for accepted in [false, true] {
-            run(async {
-                let ends = Ends::loopback().await;
+            over_both(async |ends: Ends| {
                 let agent = ends.agent_session();
                 let mut neighbours = Vec::new();
                 for _ in 0..3 {
@@ -251,11 +251,10 @@ fn a_broken_open_costs_its_stream_and_nothing_else() {
         (OPEN[..OPEN.len() - 1].to_vec(), true, "early_fin"),
     ];
     for (wire, fin, kind) in cases {
-        run(async {
-            let ends = Ends::loopback().await;
+        over_both(async |ends: Ends| {
             let agent = ends.agent_session();
             let neighbour = open(&ends.hub, &agent).await;
-            let (mut send, mut recv) = ends.hub.open_bi().await.unwrap();
+            let (mut send, mut recv) = ends.hub.open().await.unwrap();
             send.write_all(&wire).await.unwrap();
             if fin {
                 send.finish().unwrap();
@@ -273,11 +272,10 @@ fn a_broken_open_costs_its_stream_and_nothing_else() {
 /// Slowness is no breach: the stream is given up, and nothing is counted.
 #[test]
 fn a_stream_without_an_open_times_out() {
-    run_simulated(async {
-        let ends = Ends::simulated(&LinkConfig::perfect()).await;
+    simulated_over_both(&LinkConfig::perfect(), async |ends: Ends| {
         let agent = ends.agent_session();
         for wire in [&b"\x01"[..], &OPEN[..5]] {
-            let (mut send, mut recv) = ends.hub.open_bi().await.unwrap();
+            let (mut send, mut recv) = ends.hub.open().await.unwrap();
             send.write_all(wire).await.unwrap();
             let incoming = agent.accept().await.unwrap();
             let started = Instant::now();
@@ -295,19 +293,18 @@ fn a_stream_without_an_open_times_out() {
 /// with the next byte for it; a reset at once.
 #[test]
 fn either_half_cancels() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let agent = ends.agent_session();
         let cancelled = Ended::Reset(ResetCode::CANCELLED);
         let (operation, mut send, _recv) = open(&ends.hub, &agent).await;
         operation.accept(Bytes::new());
-        send.reset(VarInt::from_u32(0)).unwrap();
+        send.reset(ResetCode::CANCELLED).unwrap();
         assert_eq!(operation.ended().await, cancelled);
 
         let (operation, _send, mut recv) = open(&ends.hub, &agent).await;
         operation.accept(Bytes::new());
         expect(&mut recv, ACCEPTED).await;
-        recv.stop(VarInt::from_u32(0)).unwrap();
+        recv.stop(ResetCode::CANCELLED).unwrap();
         finish(open(&ends.hub, &agent).await).await;
         operation
             .sender(exec::STDOUT)
@@ -321,8 +318,7 @@ fn either_half_cancels() {
 
 #[test]
 fn whoever_keeps_breaking_the_rules_loses_the_session() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let agent = ends.agent_session();
         let neighbour = open(&ends.hub, &agent).await;
         for n in 1..=MAX_VIOLATIONS {
@@ -343,8 +339,7 @@ fn whoever_keeps_breaking_the_rules_loses_the_session() {
 /// What a hub sends after the outcome is dropped, whatever it is, as long as it is frames.
 #[test]
 fn a_hub_that_goes_on_after_the_outcome_is_not_heard() {
-    run(async {
-        let ends = Ends::loopback().await;
+    over_both(async |ends: Ends| {
         let agent = ends.agent_session();
         let (operation, mut send, mut recv) = open(&ends.hub, &agent).await;
         operation.accept(Bytes::new());
@@ -358,7 +353,7 @@ fn a_hub_that_goes_on_after_the_outcome_is_not_heard() {
         send.write_all(&noise.repeat(40)).await.unwrap();
         send.finish().unwrap();
         assert_eq!(send.stopped().await, Ok(None));
-        assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+        assert_eq!(to_end(&mut recv).await, Ok(vec![]));
         assert_eq!(agent.violations(), BTreeMap::new());
         finish(open(&ends.hub, &agent).await).await;
     });
@@ -369,14 +364,13 @@ fn a_hub_that_goes_on_after_the_outcome_is_not_heard() {
 #[test]
 fn a_hub_that_never_ends_its_direction_holds_no_stream() {
     for noise in [false, true] {
-        run_simulated(async move {
-            let ends = Ends::simulated(&LinkConfig::perfect()).await;
+        simulated_over_both(&LinkConfig::perfect(), async |ends: Ends| {
             let agent = ends.agent_session();
             let (operation, mut send, mut recv) = open(&ends.hub, &agent).await;
             operation.accept(Bytes::new());
             operation.finish(Bytes::from_static(b"\0\0"));
             expect(&mut recv, &all(&[ACCEPTED, DONE])).await;
-            assert_eq!(recv.read_to_end(0).await, Ok(vec![]));
+            assert_eq!(to_end(&mut recv).await, Ok(vec![]));
             let over = Instant::now();
             while noise && send.write_all(&credit(STDOUT, 9)).await.is_ok() {
                 sleep(Duration::from_millis(100)).await;

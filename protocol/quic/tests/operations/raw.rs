@@ -1,10 +1,22 @@
-//! A peer on bare quinn. Its bytes are written by hand from the description of the wire, not by
+//! A peer on bare streams. Its bytes are written by hand from the description of the wire, not by
 //! our encoder.
 
-use quinn::{ReadError, ReadExactError, RecvStream, SendStream, StoppedError};
+use hub_quic::transport::{RecvStream, SendStream};
+use quinn::{ReadError, StoppedError};
+
+use crate::support::Write as _;
+
+/// Everything up to the end of a stream.
+pub async fn to_end(recv: &mut RecvStream) -> Result<Vec<u8>, ReadError> {
+    let mut all = Vec::new();
+    while let Some(chunk) = recv.chunk().await? {
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
 
 /// `Open` of an exec of `cat` with stdin.
-pub const OPEN: &[u8] = b"\x01\x0a\x00\x01\x03cat\x00\x00\x00\x01";
+pub const OPEN: &[u8] = b"\x01\x0c\x00\x01\x03cat\x00\x00\x00\x01\x00\x00";
 pub const ACCEPTED: &[u8] = b"\x06\x00";
 /// `Done` with the outcome "exited with 0".
 pub const DONE: &[u8] = b"\x08\x02\x00\x00";
@@ -56,20 +68,23 @@ pub fn all(frames: &[&[u8]]) -> Vec<u8> {
     frames.concat()
 }
 
-/// What the peer is expected to send next.
+/// What the peer is expected to send next, and nothing behind it yet.
 pub async fn expect(recv: &mut RecvStream, expected: &[u8]) {
-    let mut got = vec![0; expected.len()];
-    match recv.read_exact(&mut got).await {
-        Ok(()) => assert_eq!(got, expected),
-        Err(ReadExactError::FinishedEarly(n)) => panic!("only {:?}", &got[..n]),
-        Err(error) => panic!("{error}"),
+    let mut got = Vec::new();
+    while got.len() < expected.len() {
+        match recv.chunk().await {
+            Ok(Some(chunk)) => got.extend_from_slice(&chunk),
+            Ok(None) => panic!("only {got:?}"),
+            Err(error) => panic!("{error}"),
+        }
     }
+    assert_eq!(got, expected);
 }
 
 /// The code with which the peer reset its direction of the stream.
 pub async fn reset_code(recv: &mut RecvStream) -> u64 {
     loop {
-        match recv.read_chunk(65536, true).await {
+        match recv.chunk().await {
             Ok(Some(_)) => {}
             Ok(None) => panic!("a clean end"),
             Err(ReadError::Reset(code)) => return code.into_inner(),

@@ -8,21 +8,19 @@ use hub_protocol::kind::{Failure, FailureCode, OperationKind, exec};
 use hub_protocol::limits::AGENT_STREAMS;
 use hub_quic::endpoint::Transport;
 use hub_quic::session::{OPEN_TIMEOUT, OpenError, windows};
+use hub_quic::transport::memory;
 use tokio::time::{Instant, timeout};
 
 use crate::raw;
-use crate::support::{Ends, Pair, open_body, read_all, run, run_simulated, settle};
+use crate::support::{
+    Ends, Write as _, open_body, over_both, read_all, run_simulated, settle, simulated_over_both,
+};
 
 const EXEC: OperationKind = OperationKind::Exec;
 
 #[test]
 fn at_the_limit_of_streams_the_node_is_busy() {
-    run_simulated(async {
-        let transport = Transport {
-            incoming_streams: 4,
-            ..Transport::agent(windows())
-        };
-        let ends = Ends::simulated_with(&LinkConfig::perfect(), &transport).await;
+    let test = async |ends: Ends| {
         let pair = ends.sessions();
         let mut under_way = Vec::new();
         for _ in 0..4 {
@@ -40,13 +38,22 @@ fn at_the_limit_of_streams_the_node_is_busy() {
             hub.done().await.unwrap();
         };
         let (_opened, ()) = tokio::join!(biased; pair.running(EXEC), free);
+    };
+    let transport = Transport {
+        incoming_streams: 4,
+        ..Transport::agent(windows())
+    };
+    let streams = memory::Streams { hub: 4, agent: 1 };
+    run_simulated(async {
+        test(Ends::simulated_with(&LinkConfig::perfect(), &transport).await).await;
+        test(Ends::memory(streams)).await;
     });
 }
 
 #[test]
 fn streams_are_allowed_as_they_are_used() {
-    run(async {
-        let pair = Pair::loopback().await;
+    over_both(async |ends: Ends| {
+        let pair = ends.sessions();
         let mut under_way = Vec::new();
         for _ in 0..1000 {
             under_way.push(pair.running(EXEC).await);
@@ -64,19 +71,20 @@ fn streams_are_allowed_as_they_are_used() {
 /// What the hub has under way is no reason to let an agent open more streams than its share.
 #[test]
 fn an_agent_is_allowed_no_more_than_its_share() {
-    run_simulated(async {
-        let pair = Pair::simulated(Duration::from_millis(1)).await;
+    let link = LinkConfig::perfect().delay(Duration::from_millis(1));
+    simulated_over_both(&link, async |ends: Ends| {
+        let pair = ends.sessions();
         let mut under_way = Vec::new();
         for _ in 0..300 {
             under_way.push(pair.running(EXEC).await);
         }
         let mut streams = Vec::new();
         for _ in 0..AGENT_STREAMS {
-            let mut stream = pair.ends.agent.open_bi().await.unwrap();
+            let mut stream = pair.ends.agent.open().await.unwrap();
             stream.0.write_all(b"\x01").await.unwrap();
             streams.push((stream, pair.hub.accept().await.unwrap()));
         }
-        let one_more = pair.ends.agent.open_bi();
+        let one_more = pair.ends.agent.open();
         assert!(timeout(Duration::from_secs(5), one_more).await.is_err());
     });
 }
@@ -84,11 +92,10 @@ fn an_agent_is_allowed_no_more_than_its_share() {
 /// A connection that is lost after the outcome takes nothing from it.
 #[test]
 fn an_operation_that_has_its_outcome_cannot_be_lost() {
-    run_simulated(async {
-        let ends = Ends::simulated(&LinkConfig::perfect()).await;
+    simulated_over_both(&LinkConfig::perfect(), async |ends: Ends| {
         let hub = ends.hub_session();
         let operation = hub.open(EXEC, &open_body()).await.unwrap();
-        let (mut send, _recv) = ends.agent.accept_bi().await.unwrap();
+        let (mut send, _recv) = ends.agent.accept().await.unwrap();
         let answer = raw::all(&[raw::ACCEPTED, &raw::data(raw::STDOUT, b"out"), raw::DONE]);
         send.write_all(&answer).await.unwrap();
         assert_eq!(operation.done().await, Ok("\0\0".into()));
@@ -112,8 +119,9 @@ fn an_operation_that_has_its_outcome_cannot_be_lost() {
 /// Operations that end in every way there is leave nothing behind.
 #[test]
 fn every_operation_that_was_opened_is_closed() {
-    run_simulated(async {
-        let pair = Pair::simulated(Duration::from_millis(1)).await;
+    let link = LinkConfig::perfect().delay(Duration::from_millis(1));
+    simulated_over_both(&link, async |ends: Ends| {
+        let pair = ends.sessions();
         let failure = Failure {
             code: FailureCode::BUSY,
             message: "busy".into(),

@@ -1,5 +1,5 @@
-//! Connected pairs of real quinn endpoints: over loopback, or over a simulated network in
-//! simulated time. Both sides use the transport settings of the program.
+//! Connected pairs of real quinn endpoints, over loopback or over a simulated network in simulated
+//! time, and of ends within the process. Both sides use the transport settings of the program.
 
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
@@ -11,13 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use hub_netsim::{HostId, LinkConfig, seed_client_config, seed_server_config};
 use hub_protocol::kind::{OperationKind, exec};
-use hub_protocol::limits::Limits;
+use hub_protocol::limits::{Limits, MAX_DATA};
 use hub_protocol::operation::Role;
 use hub_quic::endpoint::{self, Handshakes, Network, Transport, UdpNetwork};
 use hub_quic::operation::{Operation, Receiver};
 use hub_quic::session::{Session, windows};
+use hub_quic::transport::{Connection, SendStream, memory};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{AsyncUdpSocket, ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig};
+use quinn::{AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, ServerConfig, WriteError};
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -35,6 +36,34 @@ pub fn run_simulated<T>(test: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(test)
+}
+
+/// Runs a test over loopback, then within the process; in real time.
+pub fn over_both(test: impl AsyncFn(Ends)) {
+    run(async { test(Ends::loopback().await).await });
+    run(async { test(Ends::memory(memory::Streams::default())).await });
+}
+
+/// Runs a test over a simulated network with this link in each direction, then within the process,
+/// where there is none; in simulated time.
+pub fn simulated_over_both(link: &LinkConfig, test: impl AsyncFn(Ends)) {
+    run_simulated(async { test(Ends::simulated(link).await).await });
+    run_simulated(async { test(Ends::memory(memory::Streams::default())).await });
+}
+
+/// What tests need of a stream beside what the program does.
+pub trait Write {
+    /// Writes all of it, in chunks that are no larger than ours.
+    async fn write_all(&mut self, bytes: &[u8]) -> Result<(), WriteError>;
+}
+
+impl Write for SendStream {
+    async fn write_all(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        for piece in bytes.chunks(MAX_DATA) {
+            self.chunk(Bytes::copy_from_slice(piece)).await?;
+        }
+        Ok(())
+    }
 }
 
 /// One host's access to the simulated network.
@@ -72,10 +101,20 @@ impl Network for Simulated {
 pub struct Ends {
     pub hub: Connection,
     pub agent: Connection,
-    endpoints: [Endpoint; 2],
+    endpoints: Vec<Endpoint>,
 }
 
 impl Ends {
+    /// Within the process.
+    pub fn memory(streams: memory::Streams) -> Self {
+        let (hub, agent) = memory::pair(streams);
+        Self {
+            hub: hub.into(),
+            agent: agent.into(),
+            endpoints: Vec::new(),
+        }
+    }
+
     /// Over the loopback interface.
     pub async fn loopback() -> Self {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -118,9 +157,9 @@ impl Ends {
         let accept = async { listener.accept().await.unwrap().accept().unwrap().await };
         let (agent, hub) = tokio::join!(biased; dial, accept);
         Self {
-            hub: hub.unwrap(),
-            agent: agent.unwrap(),
-            endpoints: [listener, dialler],
+            hub: hub.unwrap().into(),
+            agent: agent.unwrap().into(),
+            endpoints: vec![listener, dialler],
         }
     }
 
