@@ -238,6 +238,7 @@ async fn start_agent(
         }),
         platform: settings::platform(),
         digest: settings::program_digest(),
+        allow_docker_api: false,
     };
     let parts = agent::Parts {
         engine: workplace.engine.clone(),

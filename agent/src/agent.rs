@@ -50,6 +50,8 @@ pub struct Config {
     pub platform: Platform,
     /// SHA-256 of its program, in hex; may be empty.
     pub digest: String,
+    /// Whether the hub may speak with the Docker daemon as it likes: all that root may do here.
+    pub allow_docker_api: bool,
 }
 
 /// What an agent stands on: the system's, or a simulation's.
@@ -122,6 +124,7 @@ pub async fn run(
         runtime: parts.runtime,
         targets: Targets::default(),
         connections: Connections::new(parts.dial),
+        docker_api: config.allow_docker_api,
         lingering: Lingering::default(),
     };
     let uplink = Uplink {

@@ -3,6 +3,9 @@
 //! What it is asked goes through one [`Engine`]; the modules below it turn our words into the
 //! daemon's and back. Commands in containers are the business of [`runtime`](crate::runtime).
 
+pub(crate) mod archive;
+mod request;
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

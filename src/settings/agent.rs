@@ -126,6 +126,7 @@ impl AgentSettings {
             joining: self.joining(&data_dir, &hub)?,
             platform: platform(),
             digest: program_digest(),
+            allow_docker_api: false,
             data_dir: data_dir.clone(),
             hub,
         };

@@ -84,6 +84,7 @@ impl World {
             }),
             platform: settings::platform(),
             digest: String::new(),
+            allow_docker_api: false,
         };
         let (runtime, _) = settings::runtime(RuntimeKind::Process, &data_dir)
             .await

@@ -14,7 +14,7 @@
 
 mod connections;
 mod head;
-mod tunnel;
+pub(crate) mod tunnel;
 mod upload;
 
 use std::convert::Infallible;
@@ -24,10 +24,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hub_protocol::kind::http::{Message, Open, Outcome, RESPONSE};
+use hub_protocol::kind::http::{Message, Open, Outcome, REQUEST, RESPONSE};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::{Ended, Operation};
 use hyper::body::{Body as _, Incoming};
+use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 
 use crate::targets::Targets;
@@ -190,7 +191,8 @@ async fn respond(
             retry: true,
         };
         let upgraded = upgrade.await.map_err(|error| failed(&error))?;
-        let tunnelled = tunnel::run(operation, upgraded).await;
+        let (up, down) = (operation.receiver(REQUEST), operation.sender(RESPONSE));
+        let tunnelled = tunnel::run(up, down, TokioIo::new(upgraded)).await;
         return match tunnelled {
             Ok(()) => Ok(Carried::Spent),
             Err(error) => Err(failed(&error)),

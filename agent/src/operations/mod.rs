@@ -3,14 +3,17 @@
 //! Each is a function from an [`Operation`] that was opened to its last frame. It ends early when
 //! the operation does, and stops what it started before it returns.
 
+pub mod copy;
 pub mod exec;
 pub mod http;
+pub mod socket;
 #[cfg(test)]
 pub(crate) mod testing;
 
 use std::sync::Arc;
 
 use hub_protocol::frame::RawFrame;
+use hub_protocol::kind::transfer::DockerSocket;
 use hub_protocol::kind::{BodyError, Failure, FailureCode, OperationKind, Request};
 use hub_quic::operation::Operation;
 
@@ -29,6 +32,8 @@ pub struct Tools {
     pub targets: Targets,
     /// How it is connected to.
     pub connections: http::Connections,
+    /// Whether the hub may speak with the Docker daemon as it likes.
+    pub docker_api: bool,
     /// Commands that could not be seen to have stopped.
     pub lingering: exec::Lingering,
 }
@@ -42,6 +47,20 @@ pub async fn run(tools: Tools, operation: Operation, open: RawFrame) {
         },
         OperationKind::Http => match Request::from_body(&open.payload) {
             Ok(open) => http::run(operation, open, &tools.targets, &tools.connections).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::CopyOut => match Request::from_body(&open.payload) {
+            Ok(open) => copy::run_out(operation, open, tools.engine.as_ref()).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::CopyIn => match Request::from_body(&open.payload) {
+            Ok(open) => copy::run_in(operation, open, tools.engine.as_ref()).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::DockerSocket => match Request::from_body(&open.payload) {
+            Ok(DockerSocket {}) => {
+                socket::run(operation, tools.engine.as_ref(), tools.docker_api).await;
+            }
             Err(error) => operation.fail(&invalid(&error)),
         },
         kind => operation.fail(&Failure::new(

@@ -56,6 +56,7 @@ pub(crate) fn tools(engine: Option<Engine>) -> Tools {
         engine,
         targets: Targets::default(),
         connections: Connections::new(Arc::new(Loopback)),
+        docker_api: false,
         lingering: Lingering::default(),
     }
 }

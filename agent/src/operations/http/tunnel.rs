@@ -1,35 +1,35 @@
-//! An upgraded connection: bytes both ways, each direction with its own end.
+//! A connection that is carried as it is: bytes both ways, each direction with its own end.
 
 use std::io;
 
 use bytes::BytesMut;
-use hub_protocol::kind::http::{REQUEST, RESPONSE};
 use hub_protocol::limits::MAX_DATA;
-use hub_quic::operation::{Operation, Receiver, Sender};
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
+use hub_quic::operation::{Receiver, Sender};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// How much is read from the target at once, in bytes.
+/// How much is read from the connection at once, in bytes.
 const READ: usize = MAX_DATA / 4;
 
-/// Carries bytes until both directions have ended.
+/// Carries bytes until both directions have ended: `up` into the connection, `down` out of it.
 ///
 /// # Errors
-/// The target's connection broke.
-pub(super) async fn run(operation: &Operation, upgraded: Upgraded) -> io::Result<()> {
-    let (read, write) = tokio::io::split(TokioIo::new(upgraded));
+/// The connection broke.
+pub(crate) async fn run(
+    up: Receiver,
+    down: Sender,
+    connection: impl AsyncRead + AsyncWrite,
+) -> io::Result<()> {
+    let (read, write) = tokio::io::split(connection);
     let up = async {
-        up(operation.receiver(REQUEST), write).await;
+        carry_up(up, write).await;
         Ok(())
     };
-    let down = down(read, operation.sender(RESPONSE));
-    tokio::try_join!(up, down).map(|((), ())| ())
+    tokio::try_join!(up, carry_down(read, down)).map(|((), ())| ())
 }
 
-/// From the browser to the target. A target that takes no more may still send: the channel is
-/// stopped, and the other direction goes on.
-async fn up(mut receiver: Receiver, mut target: impl AsyncWrite + Unpin) {
+/// Into the connection. A target that takes no more may still send: the channel is stopped, and the
+/// other direction goes on.
+async fn carry_up(mut receiver: Receiver, mut target: impl AsyncWrite + Unpin) {
     // An operation that ended early is the business of whoever carries it.
     while let Ok(Some(bytes)) = receiver.chunk().await {
         let written = target.write_all(&bytes).await;
@@ -40,12 +40,17 @@ async fn up(mut receiver: Receiver, mut target: impl AsyncWrite + Unpin) {
     let _ = target.shutdown().await;
 }
 
-/// From the target to the browser.
-async fn down(mut target: impl AsyncRead + Unpin, mut sender: Sender) -> io::Result<()> {
+/// Out of the connection.
+async fn carry_down(mut target: impl AsyncRead + Unpin, mut sender: Sender) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     loop {
         buffer.reserve(READ);
-        if target.read_buf(&mut buffer).await? == 0 {
+        let read = tokio::select! {
+            biased;
+            () = sender.stopped() => return Ok(()),
+            read = target.read_buf(&mut buffer) => read?,
+        };
+        if read == 0 {
             sender.finish();
             return Ok(());
         }

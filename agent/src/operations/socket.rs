@@ -1,0 +1,60 @@
+//! Carries one connection to the node's Docker socket: bytes both ways, none of them looked at.
+//!
+//! ```text
+//! IN   Receiver --> socket     its end closes the socket for writing
+//! OUT  Sender   <-- socket     its end is the end of the channel
+//! ```
+//!
+//! So whatever HTTP is spoken on it passes: upgrades, connections that are taken over without one,
+//! HTTP/2. Each direction ends by itself, which attached commands rely on. Only the agent's own
+//! configuration opens the socket; nothing that a hub sends can.
+
+use bytes::Bytes;
+use hub_protocol::kind::transfer::{Ending, IN, OUT};
+use hub_protocol::kind::{self, Failure, FailureCode};
+use hub_quic::operation::Operation;
+
+use super::http::tunnel;
+use crate::engine::Engine;
+
+/// Carries one connection, if it is `allowed`. It is closed when the operation ends early.
+pub async fn run(operation: Operation, engine: Option<&Engine>, allowed: bool) {
+    if !allowed {
+        return operation.fail(&Failure::new(
+            FailureCode::FORBIDDEN,
+            "this agent keeps its Docker socket to itself: it runs without --allow-docker-api",
+        ));
+    }
+    let Some(engine) = engine else {
+        return operation.fail(&Failure::new(
+            FailureCode::UNSUPPORTED,
+            "this node has no Docker daemon, and so no socket of one",
+        ));
+    };
+    let socket = match engine.dial().await {
+        Ok(socket) => socket,
+        Err(error) => {
+            let why = format!("the Docker daemon's socket can't be connected to: {error}");
+            let failure = Failure::new(FailureCode::RUNTIME_UNAVAILABLE, why);
+            return operation.fail(&failure.retry());
+        }
+    };
+    operation.accept(Bytes::new());
+    let carried = tokio::select! {
+        biased;
+        _ = operation.ended() => return,
+        carried = tunnel::run(operation.receiver(IN), operation.sender(OUT), socket) => carried,
+    };
+    let ending = match carried {
+        Ok(()) => Ending::Complete(()),
+        Err(error) => {
+            let why = format!("the connection to the Docker daemon broke: {error}");
+            let failure = Failure::new(FailureCode::RUNTIME_UNAVAILABLE, why);
+            Ending::Failed(failure.retry())
+        }
+    };
+    operation.finish(kind::encode(&ending));
+}
+
+#[cfg(test)]
+mod tests;
