@@ -7,6 +7,7 @@
 //! bin/hub-agent.rs   -> settings -> hub_agent
 //! ```
 
+pub mod archive;
 pub mod cli;
 pub mod client;
 pub mod demo;
