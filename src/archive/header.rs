@@ -73,12 +73,11 @@ impl Member<'_> {
         let size = records.number("size", size, MAX_11);
         let uid = records.number("uid", self.uid, MAX_7);
         let gid = records.number("gid", self.gid, MAX_7);
-        let mtime = match u64::try_from(self.mtime) {
-            Ok(mtime) => records.number("mtime", mtime, MAX_11),
-            Err(_) => {
-                records.add("mtime", self.mtime.to_string().as_bytes());
-                0
-            }
+        let mtime = if let Ok(mtime) = u64::try_from(self.mtime) {
+            records.number("mtime", mtime, MAX_11)
+        } else {
+            records.add("mtime", self.mtime.to_string().as_bytes());
+            0
         };
         let records = records.finish();
         if !records.is_empty() {
@@ -162,12 +161,8 @@ const FIELDS: [(usize, usize); 5] = [(100, 7), (108, 7), (116, 7), (124, 11), (1
 
 /// The sum of a header's bytes, with spaces where the sum itself stands.
 pub(super) fn checksum(block: &[u8; BLOCK]) -> u32 {
-    let spaces = 148..156;
-    let sum = |(at, byte): (usize, &u8)| match spaces.contains(&at) {
-        true => u32::from(b' '),
-        false => u32::from(*byte),
-    };
-    block.iter().enumerate().map(sum).sum()
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    sum(&block[..148]) + sum(b"        ") + sum(&block[156..])
 }
 
 #[cfg(test)]

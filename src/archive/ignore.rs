@@ -124,6 +124,9 @@ impl Rules {
         if pattern.len() > 1 && pattern.starts_with('/') {
             pattern.remove(0);
         }
+        if exception && pattern == "/" {
+            return Err(wrong("there is nothing after the !"));
+        }
         check(&pattern).map_err(wrong)?;
         let kind = compile(&pattern).map_err(wrong)?;
         self.list.push(Rule {

@@ -28,3 +28,6 @@ pub(crate) fn shown(name: &[u8]) -> String {
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -313,10 +313,10 @@ impl Reader {
         match &kind {
             EntryKind::File(_) => {}
             _ if size > 0 => return refused("it is no file and has bytes"),
-            EntryKind::HardLink(link) | EntryKind::Symlink(link) => {
-                if link.is_empty() || link.contains(&0) {
-                    return refused("it is a link without a target");
-                }
+            EntryKind::HardLink(link) | EntryKind::Symlink(link)
+                if link.is_empty() || link.contains(&0) =>
+            {
+                return refused("it is a link without a target");
             }
             _ => {}
         }

@@ -5,7 +5,7 @@ use std::fs::{self, FileType, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::ignore::{Above, Rules, as_text};
 use super::shown;
@@ -80,9 +80,9 @@ impl<E> Walker<'_, E> {
             let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
             names.collect::<io::Result<Vec<_>>>()
         });
-        let mut names = names.map_err(|error| match path.is_empty() {
-            true => read_error(file.as_os_str().as_bytes(), error),
-            false => read_error(path, error),
+        let mut names = names.map_err(|error| {
+            let root = file.as_os_str().as_bytes();
+            read_error(if path.is_empty() { root } else { path }, error)
         })?;
         names.sort_unstable_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
         let length = path.len();
@@ -91,7 +91,7 @@ impl<E> Walker<'_, E> {
                 path.push(b'/');
             }
             path.extend_from_slice(name.as_bytes());
-            self.entry(file.join(&name), path, above)?;
+            self.entry(&file.join(&name), path, above)?;
             path.truncate(length);
         }
         Ok(())
@@ -99,11 +99,11 @@ impl<E> Walker<'_, E> {
 
     fn entry(
         &mut self,
-        file: PathBuf,
+        file: &Path,
         path: &mut Vec<u8>,
         above: Option<&Above>,
     ) -> Result<(), WalkError<E>> {
-        let metadata = fs::symlink_metadata(&file).map_err(|error| read_error(path, error))?;
+        let metadata = fs::symlink_metadata(file).map_err(|error| read_error(path, error))?;
         let text = as_text(path);
         let judgement = self.rules.judge(&text, above);
         let fate = match (judgement.rule, special(metadata.file_type())) {
@@ -113,7 +113,7 @@ impl<E> Walker<'_, E> {
         };
         let found = Found {
             path,
-            file: &file,
+            file,
             metadata: &metadata,
             fate,
         };
@@ -123,7 +123,7 @@ impl<E> Walker<'_, E> {
             _ => true,
         };
         if metadata.is_dir() && enters {
-            self.directory(&file, path, Some(&judgement.above))?;
+            self.directory(file, path, Some(&judgement.above))?;
         }
         Ok(())
     }

@@ -2,6 +2,30 @@
 
 use super::*;
 
+impl Rules {
+    /// The judgement of clients before 23: of the directories above a path, a pattern is compared
+    /// only with the one that has as many names as itself, and `**NAME` begins with a name.
+    pub(in super::super) fn ignored_as_by_20_10(&self, path: &str) -> bool {
+        let names: Vec<_> = path.split('/').collect();
+        let mut ignored = false;
+        for rule in &self.list {
+            let depth = rule.pattern.split('/').count();
+            let matches = |path: &str| match &rule.kind {
+                Kind::Suffix if !rule.pattern[2..].starts_with('/') => {
+                    let suffix = &rule.pattern[2..];
+                    suffix.is_empty() || path.rsplit('/').next() == Some(suffix)
+                }
+                _ => rule.matches(path),
+            };
+            let above = depth < names.len() && matches(&names[..depth].join("/"));
+            if matches(path) || above {
+                ignored = !rule.exception;
+            }
+        }
+        ignored
+    }
+}
+
 /// Whether each path stays at home, each judged with all directories above it.
 fn ignored(file: &str, path: &str) -> bool {
     let rules = Rules::parse(file.as_bytes()).expect(file);
@@ -157,7 +181,8 @@ fn what_a_build_needs_is_always_sent() {
 #[test]
 fn lines_that_are_no_rules_are_named() {
     for file in [
-        "!", "! ", "[", "[]", "[a", "[a-]", "[-a]", "[z-a]", "a\\", "[\\", "[*]", "\\1", "\\ü",
+        "!", "! ", "!/", "!/a/..", "[", "[]", "[a", "[a-]", "[-a]", "[z-a]", "a\\", "[\\", "[*]",
+        "\\1", "\\ü",
     ] {
         let error = Rules::parse(format!("ok\n{file}").as_bytes()).expect_err(file);
         assert_eq!(error.line, 2, "{file}");

@@ -80,7 +80,9 @@ fn pax(records: &[(&str, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (key, value) in records {
         let rest = key.len() + value.len() + 3;
-        let length = (rest..).find(|n| rest + n.to_string().len() == *n).unwrap();
+        let length = (rest..rest + 9)
+            .find(|n| rest + n.to_string().len() == *n)
+            .unwrap();
         body.extend(format!("{length} {key}={value}\n").as_bytes());
     }
     extension(b'x', &body)
@@ -260,7 +262,7 @@ fn what_can_be_read_in_two_ways_is_refused() {
         (
             "no number",
             crafted(&file(0), |block| {
-                block[124..136].copy_from_slice(b"9999999999\0\0")
+                block[124..136].copy_from_slice(b"9999999999\0\0");
             }),
         ),
         ("no number", crafted(&file(0), |block| block[124] = 0xff)),
