@@ -15,7 +15,7 @@ pub mod header;
 pub mod ignore;
 pub mod pack;
 pub mod read;
-//pub mod unpack;
+pub mod unpack;
 pub mod walk;
 
 /// A block of a tar archive: 512 bytes. Everything in it begins at a multiple of this.
