@@ -4,6 +4,8 @@
 //! daemon's and back. Commands in containers are the business of [`runtime`](crate::runtime).
 
 pub(crate) mod archive;
+pub(crate) mod build;
+mod buildkit;
 mod request;
 
 use std::fmt;

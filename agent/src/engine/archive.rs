@@ -30,11 +30,11 @@ const LINK: u32 = 1 << 27;
 ///
 /// # Errors
 /// Container or path are not there, or the daemon refuses: nothing was carried.
-pub(crate) async fn read<T>(
+pub(crate) async fn read<F: Future>(
     engine: &Engine,
     copy: &CopyOut,
-    carry: impl AsyncFnOnce(PathStat, Incoming) -> T,
-) -> Result<T, Failure> {
+    carry: impl FnOnce(PathStat, Incoming) -> F,
+) -> Result<F::Output, Failure> {
     let path = url(&copy.container, &[("path", &copy.path)])?;
     let request = request::request(engine, Method::GET, &path, Empty::new())?;
     let answer = async |response: Response<Incoming>| match response.status() {

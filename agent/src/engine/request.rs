@@ -23,13 +23,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::header::{CONNECTION, CONTENT_TYPE, HOST};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Empty};
 use hub_protocol::kind::{Failure, FailureCode};
 use hub_quic::operation::{Ended, Receiver};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,6 +42,9 @@ use super::{Engine, Socket};
 /// How long the daemon may neither take a byte of a body that is there for it nor begin its answer.
 /// What it does before it answers can be long: unpack what it was sent on a slow disk.
 pub(crate) const STALL: Duration = Duration::from_secs(600);
+
+/// How long the daemon may take to begin with the archive of an image, which it first puts together.
+pub(crate) const PREPARING: Duration = Duration::from_secs(3600);
 
 /// The most bytes of a refusal that are read; the daemon's are a line.
 const MAX_REFUSAL: usize = 64 * 1024;
@@ -94,12 +98,12 @@ pub(crate) fn request<B>(
 ///
 /// # Errors
 /// The daemon did not begin its answer `within` this time.
-pub(crate) async fn ask<T>(
+pub(crate) async fn ask<F: Future>(
     engine: &Engine,
     request: Request<Empty<Bytes>>,
     within: Duration,
-    carry: impl AsyncFnOnce(Response<Incoming>) -> T,
-) -> Result<T, RequestError> {
+    carry: impl FnOnce(Response<Incoming>) -> F,
+) -> Result<F::Output, RequestError> {
     let silent = async {
         tokio::time::sleep(within).await;
         within
@@ -112,24 +116,46 @@ pub(crate) async fn ask<T>(
 ///
 /// # Errors
 /// The daemon gave no answer.
-pub(crate) async fn upload<T>(
+pub(crate) async fn upload<F: Future>(
     engine: &Engine,
     request: Request<()>,
     channel: Receiver,
-    carry: impl AsyncFnOnce(Response<Incoming>) -> T,
-) -> Result<T, RequestError> {
+    carry: impl FnOnce(Response<Incoming>) -> F,
+) -> Result<F::Output, RequestError> {
     let (moved, seen) = watch::channel(Moved::default());
     let request = request.map(|()| Upload { channel, moved });
     exchange(engine, request, stalled(seen), carry).await
 }
 
+/// Asks for a connection of another protocol; `None` if the daemon does not change to it.
+///
+/// # Errors
+/// The daemon gave no answer.
+pub(crate) async fn upgrade(
+    engine: &Engine,
+    request: Request<Empty<Bytes>>,
+) -> Result<Option<Upgraded>, RequestError> {
+    let socket = Patient(engine.dial().await?, false);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
+    let asked = async move {
+        let response = sender.send_request(request).await?;
+        match response.status() {
+            StatusCode::SWITCHING_PROTOCOLS => hyper::upgrade::on(response).await.map(Some),
+            _ => Ok(None),
+        }
+    };
+    // The connection ends when it is handed over, or when nobody asks anything of it.
+    let (asked, _) = tokio::join!(biased; asked, connection.with_upgrades());
+    Ok(asked?)
+}
+
 /// Sends the request, and drives its connection for as long as the answer is carried.
-async fn exchange<B, T>(
+async fn exchange<B, F: Future>(
     engine: &Engine,
     request: Request<B>,
     silent: impl Future<Output = Duration>,
-    carry: impl AsyncFnOnce(Response<Incoming>) -> T,
-) -> Result<T, RequestError>
+    carry: impl FnOnce(Response<Incoming>) -> F,
+) -> Result<F::Output, RequestError>
 where
     B: Body<Data = Bytes> + 'static,
     B::Error: std::error::Error + Send + Sync,

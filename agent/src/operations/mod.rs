@@ -3,6 +3,7 @@
 //! Each is a function from an [`Operation`] that was opened to its last frame. It ends early when
 //! the operation does, and stops what it started before it returns.
 
+pub mod build;
 pub mod copy;
 pub mod exec;
 pub mod http;
@@ -47,6 +48,10 @@ pub async fn run(tools: Tools, operation: Operation, open: RawFrame) {
         },
         OperationKind::Http => match Request::from_body(&open.payload) {
             Ok(open) => http::run(operation, open, &tools.targets, &tools.connections).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Build => match Request::from_body(&open.payload) {
+            Ok(open) => build::run(operation, open, tools.engine.as_ref()).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
         OperationKind::CopyOut => match Request::from_body(&open.payload) {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use hub_protocol::frame::Channel;
+use hub_protocol::frame::{Channel, RawFrame};
 use hub_protocol::kind::transfer::Ending;
 use hub_protocol::kind::{self, Failure, Request};
 use hub_protocol::limits::Limits;
@@ -33,12 +33,14 @@ use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::exec::Lingering;
 use super::http::{Connections, Loopback};
 use super::{Tools, run};
-use crate::engine::Engine;
+use crate::engine::{Dial, Engine, Socket};
 use crate::runtime::docker::DockerRuntime;
 use crate::runtime::{ExecError, ExecSpec, Process, Runtime};
 use crate::targets::Targets;
@@ -86,18 +88,29 @@ pub(crate) struct Node {
 impl Node {
     /// A node that works with these tools.
     pub(crate) async fn new(tools: Tools) -> Self {
+        Self::serving(move |operation, open| run(tools.clone(), operation, open)).await
+    }
+
+    /// A node that does this with every operation.
+    pub(crate) async fn serving<F>(
+        serve: impl Fn(Operation, RawFrame) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (hub, agent, endpoints) = connect().await;
         let session = |connection, role| {
             let limits = Limits::default();
             Session::new(connection, role, limits, limits, tracing::Span::none())
         };
         let agent = session(agent, Role::Agent);
+        let serve = Arc::new(serve);
         let serving = tokio::spawn(async move {
             while let Ok(incoming) = agent.accept().await {
-                let tools = tools.clone();
+                let serve = serve.clone();
                 tokio::spawn(async move {
                     if let Some((operation, open)) = incoming.operation().await {
-                        run(tools, operation, open).await;
+                        serve(operation, open).await;
                     }
                 });
             }
@@ -169,6 +182,44 @@ pub(crate) async fn send_all(operation: &Operation, channel: Channel, bytes: Byt
     }
     sender.finish();
     sent
+}
+
+/// An engine whose daemon is the test: it answers the question that every
+/// engine begins with, and hands over each later connection.
+pub(crate) async fn played() -> (Engine, mpsc::UnboundedReceiver<DuplexStream>) {
+    let (connections, mut accepted) = mpsc::unbounded_channel();
+    let dial: Dial = Arc::new(move || {
+        let (ours, theirs) = tokio::io::duplex(16 * 1024);
+        connections.send(theirs).unwrap();
+        async move { Ok(Box::new(ours) as Box<dyn Socket>) }.boxed()
+    });
+    let daemon = async {
+        let mut first = accepted.recv().await.unwrap();
+        head(&mut first).await;
+        let version = r#"{"ApiVersion":"1.41","MinAPIVersion":"1.12"}"#;
+        answer(&mut first, "200 OK", version).await;
+        accepted
+    };
+    let (engine, accepted) = tokio::join!(Engine::over(dial), daemon);
+    (engine.unwrap(), accepted)
+}
+
+/// The head of a request to a played daemon.
+pub(crate) async fn head(connection: &mut DuplexStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(connection.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A played daemon's answer, in JSON.
+pub(crate) async fn answer(connection: &mut DuplexStream, status: &str, body: &str) {
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(answer.as_bytes()).await.unwrap();
 }
 
 /// A connection over loopback: the hub's end, the agent's, and the endpoints it lives on.

@@ -2,51 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt as _;
 use hub_protocol::kind::FailureCode;
 use hub_protocol::kind::transfer::{DockerSocket, Ending, IN, OUT};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-use tokio::sync::mpsc;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::engine::{Dial, Engine, Socket};
+use crate::engine::Engine;
 use crate::operations::Tools;
-use crate::operations::testing::{Node, ending, read_all, send_all, tools};
+use crate::operations::testing::{Node, ending, played, read_all, send_all, tools};
 use crate::runtime::docker::DockerRuntime;
 
 const PING: &[u8] = b"GET /_ping HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n";
-
-/// An engine whose daemon is the test: it answers the ping that every engine begins with, and hands
-/// over each later connection.
-async fn played() -> (Engine, mpsc::UnboundedReceiver<DuplexStream>) {
-    let (connections, accepted) = mpsc::unbounded_channel();
-    let dial: Dial = Arc::new(move || {
-        let (ours, theirs) = tokio::io::duplex(16 * 1024);
-        connections.send(theirs).unwrap();
-        async move { Ok(Box::new(ours) as Box<dyn Socket>) }.boxed()
-    });
-    let mut accepted = accepted;
-    let engine = Engine::over(dial);
-    let daemon = async {
-        let mut first = accepted.recv().await.unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(first.read_u8().await.unwrap());
-        }
-        let version = br#"{"ApiVersion":"1.41","MinAPIVersion":"1.12"}"#;
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            version.len()
-        );
-        first.write_all(head.as_bytes()).await.unwrap();
-        first.write_all(version).await.unwrap();
-        accepted
-    };
-    let (engine, accepted) = tokio::join!(engine, daemon);
-    (engine.unwrap(), accepted)
-}
 
 fn open(engine: Engine) -> Tools {
     Tools {
