@@ -13,6 +13,7 @@ use hub_agent::runtime::{
     ByteStream, ExecError, ExecSpec, ExitStatus, MayStillRun, Process, ProcessHandle, Runtime,
     Stopped, WaitError,
 };
+use hub_protocol::kind::exec::Size;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::watch;
 
@@ -22,7 +23,8 @@ pub fn pattern(seed: u64, offset: u64, len: usize) -> Bytes {
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// Runs `bytes N SEED CODE`, `cat`, `endless` and `sleep`, which neither reads nor closes its stdin.
+/// Runs `bytes N SEED CODE`, `cat`, `endless`, `size`, which prints that of its terminal whenever it
+/// changes, and `sleep`, which neither reads nor closes its stdin.
 /// The output of `broken N` can't be read to its end, though it exits with 0; whether `lost` has
 /// started nobody can say.
 #[derive(Debug, Default, Clone)]
@@ -52,6 +54,7 @@ impl Commands {
 struct Handle {
     status: watch::Sender<Option<ExitStatus>>,
     alive: watch::Sender<usize>,
+    size: watch::Sender<Option<Size>>,
 }
 
 impl Handle {
@@ -99,6 +102,16 @@ impl ProcessHandle for Shared {
         }
         .boxed()
     }
+
+    fn resize(&self, size: Size) -> BoxFuture<'_, io::Result<()>> {
+        self.0.size.send_replace(Some(size));
+        async { Ok(()) }.boxed()
+    }
+
+    fn signal(&self, number: i32) -> BoxFuture<'_, io::Result<()>> {
+        self.0.end(ExitStatus::Signal(number));
+        async { Ok(()) }.boxed()
+    }
 }
 
 impl Runtime for Commands {
@@ -122,6 +135,7 @@ impl Runtime for Commands {
             let handle = Arc::new(Handle {
                 status: watch::Sender::new(None),
                 alive: self.alive.clone(),
+                size: watch::Sender::new(spec.tty),
             });
             let (stdin, input) = tokio::io::duplex(64 * 1024);
             let stdout = match spec.argv[0].as_str() {
@@ -132,6 +146,7 @@ impl Runtime for Commands {
                 }
                 "endless" => bytes(handle.clone(), u64::MAX, 0, 0),
                 "cat" => cat(handle.clone(), input),
+                "size" => sizes(&handle),
                 "sleep" => sleep(handle.clone(), input),
                 "broken" => bytes(handle.clone(), number(1).unwrap_or(0), 0, 0)
                     .chain(stream::once(async {
@@ -191,6 +206,22 @@ fn cat(handle: Arc<Handle>, input: tokio::io::DuplexStream) -> ByteStream {
             chunk.truncate(now);
             Some((Ok(chunk.into()), input))
         }
+    })
+    .boxed()
+}
+
+/// The sizes of the terminal, the newest of those that came meanwhile; for ever.
+fn sizes(handle: &Arc<Handle>) -> ByteStream {
+    let size = handle.size.subscribe();
+    stream::unfold((size, true), |(mut size, first)| async move {
+        if !first {
+            size.changed().await.ok()?;
+        }
+        let line = match *size.borrow_and_update() {
+            Some(Size { cols, rows }) => format!("{cols}x{rows}\n"),
+            None => "none\n".into(),
+        };
+        Some((Ok(line.into()), (size, false)))
     })
     .boxed()
 }

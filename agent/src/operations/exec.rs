@@ -61,6 +61,7 @@ pub async fn run(operation: Operation, open: Open, runtime: &dyn Runtime, linger
         cwd: open.cwd,
         user: open.user,
         stdin: open.stdin,
+        tty: open.tty,
     };
     let what = spec.argv.first().cloned().unwrap_or_default();
     let place = spec.container.clone();

@@ -1,10 +1,14 @@
-//! Stopping a process and its group without ever signalling a stranger.
+//! Signalling and stopping a process and its group without ever signalling a stranger.
 //!
 //! A pid alone names nobody for long: once its process is gone, the kernel gives it to another.
 //! So a [`Leader`] is held by a pidfd, which stays with the one process it was opened for and
 //! tells when it ends. Signals to the group as a whole are sent while the leader pins the group's
 //! id, by living or, as our own child, by not having been reaped. After that every member is
 //! looked up, opened and checked on its own.
+//!
+//! A leader of a session, as every command with a terminal is, stands for all of its session: a
+//! shell gives each of its jobs a group. Its terminal goes with it, so it is told so first, by HUP:
+//! shells ignore TERM.
 //!
 //! ```text
 //! TERM to the group ──► wait for the leader, then for an empty group ──► Terminated
@@ -18,7 +22,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -127,6 +133,25 @@ impl Leader {
         self.stat.group == self.stat.pid
     }
 
+    /// Whether it leads a session of its own, and with it all groups in there.
+    fn leads_session(&self) -> bool {
+        self.stat.session == self.stat.pid
+    }
+
+    /// Whether it leads the session of a terminal.
+    pub(super) fn has_terminal(&self) -> bool {
+        self.leads_session() && self.stat.terminal
+    }
+
+    /// Sends the signal of this number to its process group.
+    pub(super) async fn send(&self, number: i32) -> Result<(), StopError> {
+        let signal = Signal::from_named_raw(number).ok_or_else(|| {
+            let what = format!("signal {number} cannot be sent");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        })?;
+        self.signal(signal, Reach::Group).await
+    }
+
     /// Waits until it has ended. It need not be reaped for that.
     pub(super) async fn exited(&self) -> io::Result<()> {
         self.fd.readable().await?.retain_ready();
@@ -138,7 +163,10 @@ impl Leader {
         if self.living().await?.is_empty() {
             return Ok(Stopped::AlreadyEnded);
         }
-        self.signal(Signal::TERM).await?;
+        if self.has_terminal() {
+            self.signal(Signal::HUP, Reach::All).await?;
+        }
+        self.signal(Signal::TERM, Reach::All).await?;
         if self.emptied(Instant::now() + grace, None).await?.is_empty() {
             return Ok(Stopped::Terminated);
         }
@@ -160,7 +188,12 @@ impl Leader {
             && self.leads()
             && let Some(group) = Pid::from_raw(self.stat.pid)
         {
-            // The group may be gone already; there is nobody to tell.
+            let leader = self.stat;
+            let jobs = |stat: &Stat| stat.group != leader.pid && led_by(&leader, stat);
+            // What may be gone already; there is nobody to tell.
+            for job in proc::living(jobs).unwrap_or_default() {
+                let _ = Pid::from_raw(job.pid).map(|pid| kill_process(pid, Signal::KILL));
+            }
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -175,7 +208,7 @@ impl Leader {
         let mut pause = PAUSES.0;
         loop {
             if let Some(signal) = again {
-                self.signal(signal).await?;
+                self.signal(signal, Reach::All).await?;
             }
             // While the leader lives the group is not empty, and its end needs no looking.
             if let Ok(exited) = timeout_at(deadline, self.exited()).await {
@@ -196,7 +229,7 @@ impl Leader {
         let mut members = Vec::new();
         if self.leads() {
             let scan = move || {
-                let mut members = of_group(proc::living_in_group(leader.pid)?, leader);
+                let mut members = of_leader(proc::living(|stat| led_by(&leader, stat))?, leader);
                 members.retain(|stat| stat.pid != leader.pid && belongs(stat, &bond));
                 Ok::<_, io::Error>(members)
             };
@@ -212,18 +245,26 @@ impl Leader {
         Ok(members)
     }
 
-    /// One signal to all that lives of the group.
-    async fn signal(&self, signal: Signal) -> Result<(), StopError> {
+    /// One signal to what lives.
+    async fn signal(&self, signal: Signal, reach: Reach) -> Result<(), StopError> {
         let raw = Pid::from_raw(self.stat.pid)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let pinned = self.bond == Bond::Child || !has_exited(self.fd.get_ref())?;
-        if pinned && self.leads() {
-            return sent(kill_process_group(raw, signal), self.stat.pid);
-        }
-        if pinned {
+        if pinned && !self.leads() {
             return sent(pidfd_send_signal(self.fd.get_ref(), signal), self.stat.pid);
         }
+        if pinned {
+            sent(kill_process_group(raw, signal), self.stat.pid)?;
+            if reach == Reach::Group || !self.leads_session() {
+                return Ok(());
+            }
+        }
         for member in self.living().await? {
+            let in_group = member.group == self.stat.pid;
+            let told = pinned && in_group;
+            if told || (reach == Reach::Group && !in_group) {
+                continue;
+            }
             let Some(raw) = Pid::from_raw(member.pid) else {
                 continue;
             };
@@ -239,8 +280,23 @@ impl Leader {
     }
 }
 
-/// The members of a group of that id, unless somebody else leads it by now: then ours is gone.
-fn of_group(members: Vec<Stat>, leader: Stat) -> Vec<Stat> {
+/// How far a signal goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// To the leader's own group.
+    Group,
+    /// To all that it stands for.
+    All,
+}
+
+/// Whether a process belongs to what a leader stands for.
+fn led_by(leader: &Stat, stat: &Stat) -> bool {
+    stat.group == leader.pid || (leader.session == leader.pid && stat.session == leader.pid)
+}
+
+/// The members of what a leader stands for, unless somebody else has its id by now: then all of
+/// ours are gone.
+fn of_leader(members: Vec<Stat>, leader: Stat) -> Vec<Stat> {
     let taken = members
         .iter()
         .any(|stat| stat.pid == leader.pid && stat.start != leader.start);
@@ -297,6 +353,8 @@ mod tests {
         let leader = Stat {
             pid: 7,
             group: 7,
+            session: 1,
+            terminal: false,
             start: 100,
             dead: false,
         };
@@ -309,8 +367,26 @@ mod tests {
             start: 500,
             ..leader
         };
-        assert_eq!(of_group(vec![leader, child], leader), [leader, child]);
-        assert_eq!(of_group(vec![child], leader), [child]);
-        assert_eq!(of_group(vec![stranger, child], leader), []);
+        assert_eq!(of_leader(vec![leader, child], leader), [leader, child]);
+        assert_eq!(of_leader(vec![child], leader), [child]);
+        assert_eq!(of_leader(vec![stranger, child], leader), []);
+    }
+
+    #[test]
+    fn a_session_is_led_with_all_its_groups() {
+        let stat = |pid, group, session| Stat {
+            pid,
+            group,
+            session,
+            terminal: false,
+            start: 1,
+            dead: false,
+        };
+        let shell = stat(7, 7, 7);
+        assert!(led_by(&shell, &stat(8, 7, 7)) && led_by(&shell, &stat(9, 9, 7)));
+        assert!(!led_by(&shell, &stat(9, 9, 1)));
+        // One that leads a group in somebody else's session stands for the group alone.
+        let plain = stat(7, 7, 1);
+        assert!(led_by(&plain, &stat(8, 7, 1)) && !led_by(&plain, &stat(9, 9, 1)));
     }
 }

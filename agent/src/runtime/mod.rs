@@ -39,6 +39,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
+use hub_protocol::kind::exec::Size;
 use tokio::io::AsyncWrite;
 
 /// The most bytes in one chunk of a [`ByteStream`].
@@ -63,8 +64,12 @@ pub struct ExecSpec {
     pub cwd: Option<String>,
     /// User to run as: a name, a uid, or either with `:group`.
     pub user: Option<String>,
-    /// Whether the command gets a standard input. Without, it reads EOF at once.
+    /// Whether the command gets a standard input. Without, it reads EOF at once; on a terminal,
+    /// which has no end, it waits.
     pub stdin: bool,
+    /// A terminal of this size for the command: it has it before its first look. All output comes
+    /// on standard output then, and `TERM` is `xterm` if the environment has none.
+    pub tty: Option<Size>,
 }
 
 /// Values of variables and arguments may be secret: only what is needed to tell one exec from
@@ -76,6 +81,7 @@ impl fmt::Debug for ExecSpec {
             .field("command", &self.argv.first())
             .field("arguments", &self.argv.len().saturating_sub(1))
             .field("variables", &self.env.len())
+            .field("tty", &self.tty)
             .finish_non_exhaustive()
     }
 }
@@ -119,7 +125,8 @@ impl ExecSpec {
 /// Bytes of one output, in order; ends at EOF. Reads only when polled.
 pub type ByteStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// Bytes into a command. `shutdown` (or dropping it) is EOF for the command.
+/// Bytes into a command. `shutdown` (or dropping it) is EOF for the command; a terminal stays open,
+/// and nothing more comes from it.
 pub type ByteSink = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A command that was started.
@@ -127,7 +134,7 @@ pub struct Process {
     /// Present if the spec asked for it. A write fails with `BrokenPipe` once the command reads no
     /// more; that is no error of the operation.
     pub stdin: Option<ByteSink>,
-    /// Standard output.
+    /// Standard output; of a command with a terminal all that it prints.
     pub stdout: ByteStream,
     /// Standard error.
     pub stderr: ByteStream,
@@ -159,8 +166,17 @@ pub trait ProcessHandle: Send + Sync {
     /// Waits for the end. A status that cannot be had is an error, never a code of 0.
     fn wait(&self) -> BoxFuture<'_, Result<ExitStatus, WaitError>>;
 
-    /// Sends TERM, and KILL after `grace` to what is left, and returns once all of it is seen dead.
+    /// Sends TERM (HUP and TERM where there is a terminal), and KILL after `grace` to what is left,
+    /// and returns once all of it is seen dead.
     fn stop(&self, grace: Duration) -> BoxFuture<'_, Result<Stopped, MayStillRun>>;
+
+    /// Gives the terminal another size; the kernel tells the command by WINCH. Fails without a
+    /// terminal.
+    fn resize(&self, size: Size) -> BoxFuture<'_, io::Result<()>>;
+
+    /// Sends a signal, by its number, to the command's process group. One that has ended is none
+    /// the worse for it. Fails with `InvalidInput` for numbers that are no standard signal's.
+    fn signal(&self, number: i32) -> BoxFuture<'_, io::Result<()>>;
 }
 
 /// What a [`ProcessHandle::stop`] came to.

@@ -10,6 +10,10 @@ pub(super) struct Stat {
     pub(super) pid: i32,
     /// Process group.
     pub(super) group: i32,
+    /// Session.
+    pub(super) session: i32,
+    /// It has a controlling terminal.
+    pub(super) terminal: bool,
     /// Start, in clock ticks since the machine booted (field 22). With the pid it names one
     /// process for as long as the machine is up.
     pub(super) start: u64,
@@ -25,11 +29,15 @@ pub(super) fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let group = fields.nth(1)?.parse().ok()?;
-    // Fields are counted from 1; state is the third, the group the fifth, the start the 22nd.
-    let start = fields.nth(22 - 5 - 1)?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
+    let terminal = fields.next()?.parse::<i64>().ok()? != 0;
+    // Fields are counted from 1; state is the third, the terminal the seventh, the start the 22nd.
+    let start = fields.nth(22 - 7 - 1)?.parse().ok()?;
     Some(Stat {
         pid: pid.parse().ok()?,
         group,
+        session,
+        terminal,
         start,
         dead: matches!(state, "Z" | "X" | "x"),
     })
@@ -77,9 +85,9 @@ pub(super) fn boot_id() -> io::Result<String> {
         .to_owned())
 }
 
-/// Every process in the group that has not ended, by reading all of `/proc`. A process that ends
-/// meanwhile is left out.
-pub(super) fn living_in_group(group: i32) -> io::Result<Vec<Stat>> {
+/// Every process that `wanted` takes and that has not ended, by reading all of `/proc`. A process
+/// that ends meanwhile is left out.
+pub(super) fn living(wanted: impl Fn(&Stat) -> bool) -> io::Result<Vec<Stat>> {
     let mut members = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?
@@ -90,7 +98,7 @@ pub(super) fn living_in_group(group: i32) -> io::Result<Vec<Stat>> {
             continue;
         };
         if let Ok(stat) = stat(pid)
-            && stat.group == group
+            && wanted(&stat)
             && !stat.dead
         {
             members.push(stat);
@@ -108,18 +116,22 @@ mod tests {
     #[test]
     fn stat_survives_a_hostile_command_name() {
         let line =
-            "4711 (a) R 1 (b c) S 1 4700 4711 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 9 9\n";
+            "4711 (a) R 1 (b c) S 1 4700 4699 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 9 9\n";
         assert_eq!(
             parse_stat(line),
             Some(Stat {
                 pid: 4711,
                 group: 4700,
+                session: 4699,
+                terminal: false,
                 start: 98765,
                 dead: false
             })
         );
         let zombie = "7 (x) Z 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 5 9 9";
         assert!(parse_stat(zombie).unwrap().dead);
+        let shell = "8 (sh) S 1 8 8 34816 8 4194560 1 2 3 4 5 6 7 8 20 0 1 0 5 9 9";
+        assert!(parse_stat(shell).unwrap().terminal);
         for bad in ["", "7", "7 (x", "7 (x) S", "7 (x) S 1 2 3", "x (x) S 1 7"] {
             assert_eq!(parse_stat(bad), None, "{bad:?}");
         }
@@ -135,7 +147,11 @@ mod tests {
             stat.group,
             rustix::process::getpgrp().as_raw_nonzero().get()
         );
-        assert!(living_in_group(stat.group).unwrap().contains(&stat));
+        assert!(
+            living(|one| one.group == stat.group)
+                .unwrap()
+                .contains(&stat)
+        );
     }
 
     #[test]

@@ -14,6 +14,8 @@
 //! * **Environment:** `PATH` (or a plain default), `HOME`, `USER` and `LANG` of the agent, and
 //!   what the spec adds. Nothing else of the agent's environment reaches a command.
 //! * **Directory:** the spec's, else `HOME`, else `/`.
+//! * **Terminal:** a pseudo-terminal in place of the three pipes; the command leads a session of its
+//!   own and the terminal controls it. See `terminal`.
 //! * **Background processes:** a command may leave some behind; they live on, as after a remote
 //!   shell. If they hold its output open, the streams go on while data comes and end once nothing
 //!   came for [`QUIET`] after the command's own end. A stop ends all of the group.
@@ -21,6 +23,8 @@
 //!   killed with SIGKILL, the `leftovers` module does that at its next start.
 //!
 //! Needs Linux 5.4 or later, for pidfds.
+
+mod terminal;
 
 use std::env;
 use std::io;
@@ -34,16 +38,18 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, stream};
+use hub_protocol::kind::exec::Size;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use super::group::{Bond, Leader};
+use self::terminal::{Screen, Terminal};
+use super::group::{Bond, Leader, StopError};
 use super::leftovers::{self, Kept, Record};
 use super::{
-    ByteStream, DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, MAX_CHUNK, MayStillRun, Process,
-    ProcessHandle, Runtime, Stopped, WaitError, proc,
+    ByteSink, ByteStream, DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, MAX_CHUNK, MayStillRun,
+    Process, ProcessHandle, Runtime, Stopped, WaitError, proc,
 };
 
 /// How long the outputs of a command that has ended stay open with nothing coming: somebody else
@@ -98,11 +104,13 @@ impl ProcessRuntime {
                 ),
             });
         }
-        let mut child = command(spec)?
-            .spawn()
-            .map_err(|error| refused(&spec.argv[0], &error))?;
-        let (stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let command = command(spec)?;
+        let spawned = match spec.tty {
+            None => spawn(command, spec.stdin).map(|(child, pipes)| (child, Streams::Pipes(pipes))),
+            Some(size) => Terminal::spawn(command, size)
+                .map(|(child, terminal)| (child, Streams::Terminal(terminal))),
+        };
+        let (child, streams) = spawned.map_err(|error| refused(&spec.argv[0], &error))?;
         let leader = child
             .id()
             .ok_or(io::ErrorKind::NotFound.into())
@@ -134,14 +142,31 @@ impl ProcessRuntime {
             reaped: false,
         };
         tokio::spawn(warden.run(received));
+        let screen = match &streams {
+            Streams::Pipes(_) => None,
+            Streams::Terminal(terminal) => Some(terminal.screen()),
+        };
+        let (stdin, stdout, stderr): (Option<ByteSink>, _, _) = match streams {
+            Streams::Pipes((stdin, stdout, stderr)) => (
+                stdin.map(|pipe| Box::new(Stdin(Some(pipe))) as _),
+                output(stdout, is_ended.clone()),
+                output(stderr, is_ended),
+            ),
+            Streams::Terminal(terminal) => (
+                spec.stdin.then(|| Box::new(terminal.keyboard()) as _),
+                output(Some(terminal), is_ended),
+                Box::pin(stream::empty()),
+            ),
+        };
         Ok(Process {
-            stdin: stdin.map(|pipe| Box::new(Stdin(Some(pipe))) as _),
-            stdout: output(stdout, is_ended.clone()),
-            stderr: output(stderr, is_ended),
+            stdin,
+            stdout,
+            stderr,
             handle: Box::new(Handle {
                 what,
                 requests,
                 known,
+                screen,
             }),
         })
     }
@@ -161,7 +186,27 @@ fn unavailable(why: String) -> ExecError {
     ExecError::Unavailable { runtime: NAME, why }
 }
 
-/// The command with everything it inherits.
+type Pipes = (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>);
+
+/// What a command reads and prints by.
+enum Streams {
+    Pipes(Pipes),
+    Terminal(Terminal),
+}
+
+/// Starts a command in a group of its own, with pipes.
+fn spawn(mut command: Command, stdin: bool) -> io::Result<(Child, Pipes)> {
+    let mut child = command
+        .stdin(if stdin { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()?;
+    let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    Ok((child, pipes))
+}
+
+/// The command with everything it inherits but its streams.
 fn command(spec: &ExecSpec) -> Result<Command, ExecError> {
     let mut command = Command::new(&spec.argv[0]);
     command
@@ -176,15 +221,8 @@ fn command(spec: &ExecSpec) -> Result<Command, ExecError> {
                 .iter()
                 .filter_map(|&name| Some((name, env::var_os(name)?))),
         )
+        .envs(spec.tty.map(|_| ("TERM", "xterm")))
         .envs(spec.env.iter().map(|(name, value)| (name, value)))
-        .stdin(if spec.stdin {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
         .kill_on_drop(true);
     match &spec.cwd {
         // Asked beforehand, because the error of a spawn does not tell the two apart.
@@ -333,6 +371,11 @@ impl AsyncWrite for Stdin {
 enum Request {
     /// Make the status known as soon as there is one.
     Reap,
+    /// Send a signal to the group.
+    Signal {
+        number: i32,
+        answer: oneshot::Sender<Result<(), StopError>>,
+    },
     /// Stop the group.
     Stop {
         grace: Duration,
@@ -366,6 +409,9 @@ impl Warden {
                 }
                 request = requests.recv() => match request {
                     Some(Request::Reap) => asked = true,
+                    Some(Request::Signal { number, answer }) => {
+                        let _ = answer.send(self.leader.send(number).await);
+                    }
                     Some(Request::Stop { grace, answer }) => {
                         let stopped = self.leader.terminate(grace).await;
                         // Whoever asked may have gone meanwhile.
@@ -414,6 +460,7 @@ struct Handle {
     what: String,
     requests: mpsc::Sender<Request>,
     known: watch::Receiver<Option<Result<ExitStatus, WaitError>>>,
+    screen: Option<Screen>,
 }
 
 impl ProcessHandle for Handle {
@@ -451,6 +498,31 @@ impl ProcessHandle for Handle {
                     why,
                 }),
                 Err(_) => Ok(Stopped::AlreadyEnded),
+            }
+        }
+        .boxed()
+    }
+
+    fn resize(&self, size: Size) -> BoxFuture<'_, io::Result<()>> {
+        let resized = match &self.screen {
+            Some(screen) => screen.resize(size),
+            None => Err(io::Error::other("the command has no terminal")),
+        };
+        async { resized }.boxed()
+    }
+
+    fn signal(&self, number: i32) -> BoxFuture<'_, io::Result<()>> {
+        async move {
+            let (answer, answered) = oneshot::channel();
+            let request = Request::Signal { number, answer };
+            // Without a warden the command has ended, and there is nobody to signal.
+            if self.requests.send(request).await.is_err() {
+                return Ok(());
+            }
+            match answered.await {
+                Ok(Err(StopError::Io(error))) => Err(error),
+                Ok(Err(error)) => Err(io::Error::other(error)),
+                Ok(Ok(())) | Err(_) => Ok(()),
             }
         }
         .boxed()

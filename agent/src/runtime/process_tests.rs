@@ -29,11 +29,11 @@ async fn rig() -> (Rig, TempDir) {
 }
 
 macro_rules! common {
-    ($($case:ident)*) => {$(
+    ($($name:ident: $($part:ident)::*;)*) => {$(
         #[tokio::test]
-        async fn $case() {
+        async fn $name() {
             let (rig, dir) = rig().await;
-            suite::$case(&rig).await;
+            suite::$($part)::*(&rig).await;
             let left = fs::read_dir(dir.path().join("execs")).unwrap().count();
             assert_eq!(left, 0, "records of commands that have ended");
         }
@@ -41,22 +41,35 @@ macro_rules! common {
 }
 
 common! {
-    bytes_pass_unchanged
-    outputs_stay_apart
-    codes_arrive
-    a_missing_command_is_not_a_code
-    input_ends_when_it_is_closed
-    endless_input_does_not_hold_up_the_end
-    a_stalled_reader_blocks_the_command
-    the_last_bytes_wait_for_a_slow_reader
-    environment_and_directory_apply
-    a_stop_kills_what_ignores_term
-    a_stop_lets_term_be_handled
-    a_stop_reaches_a_plain_sleep
-    a_dropped_output_leaves_the_other
-    a_death_by_signal_is_told
-    a_background_process_does_not_hold_up_the_end
-    a_hundred_quick_commands
+    bytes_pass_unchanged: bytes_pass_unchanged;
+    outputs_stay_apart: outputs_stay_apart;
+    codes_arrive: codes_arrive;
+    a_missing_command_is_not_a_code: a_missing_command_is_not_a_code;
+    input_ends_when_it_is_closed: input_ends_when_it_is_closed;
+    endless_input_does_not_hold_up_the_end: endless_input_does_not_hold_up_the_end;
+    a_stalled_reader_blocks_the_command: a_stalled_reader_blocks_the_command;
+    the_last_bytes_wait_for_a_slow_reader: the_last_bytes_wait_for_a_slow_reader;
+    environment_and_directory_apply: environment_and_directory_apply;
+    a_stop_kills_what_ignores_term: a_stop_kills_what_ignores_term;
+    a_stop_lets_term_be_handled: a_stop_lets_term_be_handled;
+    a_stop_reaches_a_plain_sleep: a_stop_reaches_a_plain_sleep;
+    a_dropped_output_leaves_the_other: a_dropped_output_leaves_the_other;
+    a_death_by_signal_is_told: a_death_by_signal_is_told;
+    a_background_process_does_not_hold_up_the_end: a_background_process_does_not_hold_up_the_end;
+    a_hundred_quick_commands: a_hundred_quick_commands;
+    half_a_megabyte_outlives_its_command: half_a_megabyte_outlives_its_command;
+    signals_reach_the_group: signals_reach_the_group;
+    terminal_merges_both_outputs: terminal::terminal_merges_both_outputs;
+    terminal_has_its_size_at_once: terminal::terminal_has_its_size_at_once;
+    terminal_can_be_resized: terminal::terminal_can_be_resized;
+    terminal_output_needs_no_newline: terminal::terminal_output_needs_no_newline;
+    terminal_in_raw_mode_passes_bytes_unchanged: terminal::terminal_in_raw_mode_passes_bytes_unchanged;
+    terminal_passes_characters_in_pieces: terminal::terminal_passes_characters_in_pieces;
+    terminal_stays_when_the_input_is_dropped: terminal::terminal_stays_when_the_input_is_dropped;
+    terminal_carries_interrupts: terminal::terminal_carries_interrupts;
+    terminal_has_a_type: terminal::terminal_has_a_type;
+    terminal_goes_with_all_its_jobs: terminal::terminal_goes_with_all_its_jobs;
+    terminal_refuses_what_is_not_there: terminal::terminal_refuses_what_is_not_there;
 }
 
 /// Reads the pids that a script prints on one line.

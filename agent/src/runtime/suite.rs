@@ -3,10 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+pub(super) mod terminal;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use hub_protocol::kind::exec::Size;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -292,6 +295,44 @@ pub(super) async fn the_last_bytes_wait_for_a_slow_reader(rig: &Rig) {
         .unwrap();
     let output = finish(process, Vec::new()).await;
     assert_eq!(output.stdout.len(), SIZE);
+}
+
+/// A command that ends at once loses nothing of what it printed last, though nobody read it yet.
+pub(super) async fn half_a_megabyte_outlives_its_command(rig: &Rig) {
+    const SIZE: usize = 500_000;
+    for tty in [None, Some(Size { cols: 80, rows: 24 })] {
+        let argv = ["sh", "-c", &format!("head -c {SIZE} /dev/zero; exit 7")];
+        let mut process = rig
+            .start(ExecSpec {
+                tty,
+                ..rig.spec(&argv)
+            })
+            .await;
+        let first = process.stdout.next().await.unwrap().unwrap().len();
+        // The reader pauses.
+        let _ = timeout(Duration::from_millis(200), process.handle.wait()).await;
+        let output = finish(process, Vec::new()).await;
+        assert_eq!(
+            (first + output.stdout.len(), output.status),
+            (SIZE, ExitStatus::Code(7))
+        );
+    }
+}
+
+pub(super) async fn signals_reach_the_group(rig: &Rig) {
+    let script = "trap 'echo got; exit 9' USR1; echo ready; while :; do sleep 1; done";
+    let mut process = rig.start(rig.spec(&["sh", "-c", script])).await;
+    assert_eq!(
+        &process.stdout.next().await.unwrap().unwrap()[..],
+        b"ready\n"
+    );
+    process.handle.signal(120).await.unwrap_err();
+    process.handle.signal(10).await.unwrap();
+    let output = finish(process, Vec::new()).await;
+    assert_eq!(
+        (&output.stdout[..], output.status),
+        (&b"got\n"[..], ExitStatus::Code(9))
+    );
 }
 
 pub(super) async fn environment_and_directory_apply(rig: &Rig) {

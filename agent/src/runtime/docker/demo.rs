@@ -22,8 +22,8 @@ use tokio_tar::{Builder, EntryType, Header};
 
 use super::DockerRuntime;
 
-/// Where the image that is made here is kept.
-const OWN_IMAGE: (&str, &str) = ("hub-demo-busybox", "latest");
+/// Where the image that is made here is kept: its name, and a tag that changes with what is in it.
+const OWN_IMAGE: (&str, &str) = ("hub-demo-busybox", "2");
 
 /// Where distributions put a static busybox.
 const BINARIES: [&str; 2] = ["/bin/busybox", "/usr/bin/busybox"];
@@ -32,11 +32,11 @@ const BINARIES: [&str; 2] = ["/bin/busybox", "/usr/bin/busybox"];
 const LABEL: &str = "hub.demo";
 
 /// The names under which the image offers busybox.
-const APPLETS: [&str; 40] = [
+const APPLETS: [&str; 41] = [
     "[", "awk", "basename", "cat", "cut", "date", "dd", "df", "env", "expr", "false", "find",
     "free", "grep", "head", "hostname", "httpd", "id", "kill", "ls", "mkdir", "printf", "ps",
-    "pwd", "rm", "sed", "seq", "sh", "sleep", "sort", "tail", "tee", "test", "touch", "tr", "true",
-    "uname", "uniq", "wc", "wget",
+    "pwd", "rm", "sed", "seq", "sh", "sleep", "sort", "stty", "tail", "tee", "test", "touch", "tr",
+    "true", "uname", "uniq", "wc", "wget",
 ];
 
 /// First process of the container: it waits, reaps what is left to it, and ends on TERM at once.
@@ -73,7 +73,7 @@ impl DockerRuntime {
     /// Starts a container `hub-demo-…` of busybox that idles. [`DemoContainer::remove`] ends it;
     /// the daemon removes it by itself if it stops in any other way.
     pub async fn demo_container(&self) -> Result<DemoContainer, DemoError> {
-        let image = image(&self.docker).await?;
+        let image = image(self.docker()).await?;
         let mut random = [0; 4];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let mut name = String::from("hub-demo-");
@@ -92,14 +92,16 @@ impl DockerRuntime {
             ..ContainerCreateBody::default()
         };
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
-        self.docker.create_container(Some(options), config).await?;
+        self.docker()
+            .create_container(Some(options), config)
+            .await?;
         let container = DemoContainer {
-            docker: self.docker.clone(),
+            docker: self.docker().clone(),
             name,
             image,
         };
         if let Err(error) = self
-            .docker
+            .docker()
             .start_container(&container.name, None::<StartContainerOptions>)
             .await
         {
@@ -136,7 +138,7 @@ impl DemoContainer {
 
 async fn image(docker: &Docker) -> Result<String, DemoError> {
     let (repo, tag) = OWN_IMAGE;
-    for reference in ["busybox", repo] {
+    for reference in ["busybox", &format!("{repo}:{tag}")] {
         let filters = HashMap::from([("reference", vec![reference])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
         let images = docker.list_images(Some(options)).await?;

@@ -9,6 +9,7 @@
 //! 3. It is not seen here (the agent or the daemon is in a pid namespace of its own, or the daemon
 //!    in a virtual machine): it may still run, and the answer says so.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,10 +17,11 @@ use std::time::Duration;
 
 use bollard::Docker;
 use bollard::errors::Error;
-use bollard::exec::{CreateExecOptions, StartExecOptions};
+use bollard::exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions};
 use bollard::models::ExecInspectResponse;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use hub_protocol::kind::exec::Size;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::group::{Bond, Leader, StopError};
@@ -183,6 +185,51 @@ impl Exec {
         }
     }
 
+    /// Gives the terminal a size.
+    async fn resize(&self, size: Size) -> Result<(), Error> {
+        let options = ResizeExecOptions {
+            height: size.rows,
+            width: size.cols,
+        };
+        self.docker.resize_exec(&self.id, options).await
+    }
+
+    /// Gives the terminal its first size, again until it holds: the daemon can be a little behind a
+    /// process that runs.
+    pub(super) async fn settle_size(&self, size: Size) {
+        let deadline = Instant::now() + SETTLE;
+        let mut pause = PAUSES.0;
+        while let Err(error) = self.resize(size).await {
+            let ended = matches!(self.look().await, Ok(Phase::Ended(_) | Phase::Refused(_)));
+            if ended || Instant::now() >= deadline {
+                tracing::debug!("a terminal stays without a size: {error}");
+                return;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Sends a signal, from here or from inside the container.
+    async fn signal(&self, number: i32) -> Result<(), String> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let Some(leader) = self.leader() else {
+            return Err("its process is not seen from here, and Docker has no call for it".into());
+        };
+        match leader.send(number).await {
+            Err(StopError::NotPermitted { .. }) => match leader.inner_pid() {
+                Some(pid) => {
+                    let target = if leader.leads() { -pid } else { pid };
+                    self.kill_inside(&number.to_string(), target).await
+                }
+                None => Ok(()),
+            },
+            sent => sent.map_err(|error| error.to_string()),
+        }
+    }
+
     async fn wait(&self) -> Result<ExitStatus, WaitError> {
         let mut pause = PAUSES.0;
         // Runs from when the process is gone, or the daemon fell silent.
@@ -301,6 +348,8 @@ impl Exec {
         leader: &Leader,
         grace: Duration,
     ) -> Result<Stopped, MayStillRun> {
+        // A shell with a terminal ignores TERM.
+        let hangup = leader.has_terminal().then_some("HUP");
         for (signal, patience, stopped) in [
             ("TERM", grace, Stopped::Terminated),
             ("KILL", SETTLE, Stopped::Killed),
@@ -309,9 +358,11 @@ impl Exec {
                 return Ok(Stopped::AlreadyEnded);
             };
             let target = if leader.leads() { -pid } else { pid };
-            self.kill_inside(signal, target)
-                .await
-                .map_err(|why| self.may_still_run(why))?;
+            for signal in hangup.into_iter().chain([signal]) {
+                self.kill_inside(signal, target)
+                    .await
+                    .map_err(|why| self.may_still_run(why))?;
+            }
             if timeout(patience, leader.exited()).await.is_ok() {
                 return Ok(stopped);
             }
@@ -405,6 +456,14 @@ impl ProcessHandle for DockerHandle {
 
     fn stop(&self, grace: Duration) -> BoxFuture<'_, Result<Stopped, MayStillRun>> {
         self.0.stop(grace).boxed()
+    }
+
+    fn resize(&self, size: Size) -> BoxFuture<'_, io::Result<()>> {
+        async move { self.0.resize(size).await.map_err(io::Error::other) }.boxed()
+    }
+
+    fn signal(&self, number: i32) -> BoxFuture<'_, io::Result<()>> {
+        async move { self.0.signal(number).await.map_err(io::Error::other) }.boxed()
     }
 }
 

@@ -38,7 +38,7 @@ async fn in_container(case: impl AsyncFnOnce(&Rig, &DockerRuntime, &DemoContaine
 
 /// The commands that run in a container, by the daemon's own list.
 async fn running(docker: &DockerRuntime, name: &str) -> Vec<String> {
-    let top = docker.docker.top_processes(name, None).await.unwrap();
+    let top = docker.docker().top_processes(name, None).await.unwrap();
     let titles = top.titles.unwrap();
     let column = titles.iter().position(|title| title == "CMD").unwrap();
     top.processes
@@ -49,12 +49,12 @@ async fn running(docker: &DockerRuntime, name: &str) -> Vec<String> {
 }
 
 macro_rules! common {
-    ($($name:ident: $case:ident)*) => {$(
+    ($($name:ident: $($part:ident)::*;)*) => {$(
         #[tokio::test]
         #[ignore = "needs a Docker daemon"]
         async fn $name() {
             in_container(async |rig, docker, container| {
-                suite::$case(rig).await;
+                suite::$($part)::*(rig).await;
                 let idle = running(docker, &container.name).await;
                 assert!(
                     idle.iter().all(|command| command.contains("sleep 3600") || command.contains("sleep 30")),
@@ -67,22 +67,60 @@ macro_rules! common {
 }
 
 common! {
-    docker_bytes_pass_unchanged: bytes_pass_unchanged
-    docker_outputs_stay_apart: outputs_stay_apart
-    docker_codes_arrive: codes_arrive
-    docker_a_missing_command_is_not_a_code: a_missing_command_is_not_a_code
-    docker_input_ends_when_it_is_closed: input_ends_when_it_is_closed
-    docker_endless_input_does_not_hold_up_the_end: endless_input_does_not_hold_up_the_end
-    docker_a_stalled_reader_blocks_the_command: a_stalled_reader_blocks_the_command
-    docker_the_last_bytes_wait_for_a_slow_reader: the_last_bytes_wait_for_a_slow_reader
-    docker_environment_and_directory_apply: environment_and_directory_apply
-    docker_a_stop_kills_what_ignores_term: a_stop_kills_what_ignores_term
-    docker_a_stop_lets_term_be_handled: a_stop_lets_term_be_handled
-    docker_a_stop_reaches_a_plain_sleep: a_stop_reaches_a_plain_sleep
-    docker_a_dropped_output_leaves_the_other: a_dropped_output_leaves_the_other
-    docker_a_death_by_signal_is_told: a_death_by_signal_is_told
-    docker_a_background_process_does_not_hold_up_the_end: a_background_process_does_not_hold_up_the_end
-    docker_a_hundred_quick_commands: a_hundred_quick_commands
+    docker_bytes_pass_unchanged: bytes_pass_unchanged;
+    docker_outputs_stay_apart: outputs_stay_apart;
+    docker_codes_arrive: codes_arrive;
+    docker_a_missing_command_is_not_a_code: a_missing_command_is_not_a_code;
+    docker_input_ends_when_it_is_closed: input_ends_when_it_is_closed;
+    docker_endless_input_does_not_hold_up_the_end: endless_input_does_not_hold_up_the_end;
+    docker_a_stalled_reader_blocks_the_command: a_stalled_reader_blocks_the_command;
+    docker_the_last_bytes_wait_for_a_slow_reader: the_last_bytes_wait_for_a_slow_reader;
+    docker_environment_and_directory_apply: environment_and_directory_apply;
+    docker_a_stop_kills_what_ignores_term: a_stop_kills_what_ignores_term;
+    docker_a_stop_lets_term_be_handled: a_stop_lets_term_be_handled;
+    docker_a_stop_reaches_a_plain_sleep: a_stop_reaches_a_plain_sleep;
+    docker_a_dropped_output_leaves_the_other: a_dropped_output_leaves_the_other;
+    docker_a_death_by_signal_is_told: a_death_by_signal_is_told;
+    docker_a_background_process_does_not_hold_up_the_end: a_background_process_does_not_hold_up_the_end;
+    docker_a_hundred_quick_commands: a_hundred_quick_commands;
+    docker_half_a_megabyte_outlives_its_command: half_a_megabyte_outlives_its_command;
+    docker_signals_reach_the_group: signals_reach_the_group;
+    docker_terminal_merges_both_outputs: terminal::terminal_merges_both_outputs;
+    docker_terminal_has_its_size_at_once: terminal::terminal_has_its_size_at_once;
+    docker_terminal_can_be_resized: terminal::terminal_can_be_resized;
+    docker_terminal_output_needs_no_newline: terminal::terminal_output_needs_no_newline;
+    docker_terminal_in_raw_mode_passes_bytes_unchanged: terminal::terminal_in_raw_mode_passes_bytes_unchanged;
+    docker_terminal_passes_characters_in_pieces: terminal::terminal_passes_characters_in_pieces;
+    docker_terminal_stays_when_the_input_is_dropped: terminal::terminal_stays_when_the_input_is_dropped;
+    docker_terminal_carries_interrupts: terminal::terminal_carries_interrupts;
+    docker_terminal_has_a_type: terminal::terminal_has_a_type;
+    docker_terminal_goes_with_all_its_jobs: terminal::terminal_goes_with_all_its_jobs;
+    docker_terminal_refuses_what_is_not_there: terminal::terminal_refuses_what_is_not_there;
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_a_terminal_needs_no_shell() {
+    in_container(async |rig, _, _| {
+        rig.run(rig.spec(&["rm", "/bin/sh"]), None).await;
+        let spec = |argv: &[&str]| ExecSpec {
+            tty: Some(Size { cols: 90, rows: 41 }),
+            ..rig.spec(argv)
+        };
+        // The size comes a moment late here, and is there in the end.
+        let argv = ["busybox", "ash", "-c", "sleep 1; stty size"];
+        let output = suite::finish(rig.start(spec(&argv)).await, Vec::new()).await;
+        assert_eq!(
+            (&output.stdout[..], output.status),
+            (&b"41 90\r\n"[..], ExitStatus::Code(0))
+        );
+        let error = rig.refused(spec(&["surely-not-a-command"])).await;
+        assert!(
+            matches!(&error, ExecError::NotFound { command, .. } if command == "surely-not-a-command"),
+            "{error:?}"
+        );
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -137,13 +175,13 @@ async fn docker_a_missing_container_is_told_with_those_that_run() {
 async fn docker_a_stopped_or_paused_container_runs_nothing() {
     in_container(async |rig, docker, container| {
         docker
-            .docker
+            .docker()
             .pause_container(&container.name)
             .await
             .unwrap();
         let paused = rig.refused(rig.spec(&["true"])).await;
         docker
-            .docker
+            .docker()
             .unpause_container(&container.name)
             .await
             .unwrap();
@@ -157,7 +195,7 @@ async fn docker_a_stopped_or_paused_container_runs_nothing() {
         };
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
         docker
-            .docker
+            .docker()
             .create_container(Some(options), config)
             .await
             .unwrap();
@@ -168,7 +206,7 @@ async fn docker_a_stopped_or_paused_container_runs_nothing() {
         let stopped = rig.refused(spec).await;
         let force = RemoveContainerOptionsBuilder::new().force(true).build();
         docker
-            .docker
+            .docker()
             .remove_container(&name, Some(force))
             .await
             .unwrap();
@@ -302,7 +340,7 @@ async fn docker_a_container_that_goes_away_is_an_end() {
         process.stdout.next().await.unwrap().unwrap();
         let kill = KillContainerOptions::default();
         docker
-            .docker
+            .docker()
             .kill_container(&container.name, Some(kill))
             .await
             .unwrap();
@@ -372,7 +410,7 @@ async fn docker_demo_containers_are_removed() {
     );
     container.remove().await.unwrap();
     let gone = docker
-        .docker
+        .docker()
         .inspect_container(&name, None::<InspectContainerOptions>)
         .await;
     assert!(gone.is_err());
