@@ -201,7 +201,7 @@ fn hub(ports: Vec<u16>) -> Hub {
             }),
             platform: hub::settings::platform(),
             digest: String::new(),
-            allow_docker_api: false,
+            policy: Arc::default(),
         };
         let runtime = ProcessRuntime::open(&dir.join("agent")).await.unwrap();
         let parts = hub::settings::system_parts(Arc::new(runtime));

@@ -238,7 +238,7 @@ async fn start_agent(
         }),
         platform: settings::platform(),
         digest: settings::program_digest(),
-        allow_docker_api: false,
+        policy: Arc::default(),
     };
     let parts = agent::Parts {
         engine: workplace.engine.clone(),

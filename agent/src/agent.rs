@@ -20,6 +20,7 @@ use crate::join::{self, JoinError, JoinOptions};
 use crate::operations::Tools;
 use crate::operations::exec::Lingering;
 use crate::operations::http::{Connections, Dial};
+use crate::policy::Policy;
 use crate::runtime::Runtime;
 use crate::targets::Targets;
 use crate::uplink::{Random, Uplink, UplinkError, is_set};
@@ -50,8 +51,8 @@ pub struct Config {
     pub platform: Platform,
     /// SHA-256 of its program, in hex; may be empty.
     pub digest: String,
-    /// Whether the hub may speak with the Docker daemon as it likes: all that root may do here.
-    pub allow_docker_api: bool,
+    /// What it lets the hub do.
+    pub policy: Arc<Policy>,
 }
 
 /// What an agent stands on: the system's, or a simulation's.
@@ -124,8 +125,8 @@ pub async fn run(
         runtime: parts.runtime,
         targets: Targets::default(),
         connections: Connections::new(parts.dial),
-        docker_api: config.allow_docker_api,
         lingering: Lingering::default(),
+        policy: config.policy,
     };
     let uplink = Uplink {
         hub: config.hub,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hub_protocol::code::CloseCode;
+use hub_protocol::kind::OperationKind;
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
 use hub_protocol::session::{Control, Hello, Lingering, Platform, Refused, Welcome, shown};
@@ -299,9 +300,12 @@ impl Uplink {
     }
 
     fn hello(&self, incarnation: Incarnation, last_generation: Option<Generation>) -> Hello {
-        let kinds = hub_protocol::kind::OperationKind::ALL
-            .iter()
-            .map(|kind| kind.name().to_owned());
+        // A call is allowed or not by its own name.
+        let allowed = |kind: &&OperationKind| {
+            **kind == OperationKind::Call || self.tools.policy.check_operation(kind.name()).is_ok()
+        };
+        let kinds = OperationKind::ALL.iter().filter(allowed);
+        let kinds = kinds.map(|kind| kind.name().to_owned());
         let runtime = format!("runtime:{}", self.tools.runtime.name());
         Hello {
             versions: VersionRange::OURS,

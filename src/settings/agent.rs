@@ -11,6 +11,7 @@ use hub_agent::dial::HubAddress;
 use hub_agent::engine::Engine;
 use hub_agent::identity::{IdentityStore, State};
 use hub_agent::operations::http::Loopback;
+use hub_agent::policy::{Policy, Rules, Source};
 use hub_agent::runtime::Runtime;
 use hub_agent::runtime::docker::DockerRuntime;
 use hub_agent::runtime::process::ProcessRuntime;
@@ -76,6 +77,12 @@ pub struct AgentSettings {
     /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
     #[arg(long, env = "HUB_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub no_gso: Option<bool>,
+    /// Let whoever may use the hub reach this machine's Docker socket, and so own the machine.
+    #[arg(long, env = "HUB_ALLOW_DOCKER_API", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub allow_docker_api: Option<bool>,
+    /// What else the hub may do here: a table of the file, see docs/policy.md.
+    #[arg(skip)]
+    pub policy: Option<Rules>,
     /// What to log: error, warn, info, debug, trace, or a filter as in RUST_LOG [default: info]
     #[arg(long, env = "HUB_LOG", value_name = "FILTER")]
     pub log: Option<String>,
@@ -103,6 +110,8 @@ impl AgentSettings {
             token_file: self.token_file.or(file.token_file),
             runtime: self.runtime.or(file.runtime),
             no_gso: self.no_gso.or(file.no_gso),
+            allow_docker_api: self.allow_docker_api.or(file.allow_docker_api),
+            policy: self.policy.or(file.policy),
             log: self.log.or(file.log),
         }
     }
@@ -126,7 +135,7 @@ impl AgentSettings {
             joining: self.joining(&data_dir, &hub)?,
             platform: platform(),
             digest: program_digest(),
-            allow_docker_api: false,
+            policy: Arc::new(self.policy()?),
             data_dir: data_dir.clone(),
             hub,
         };
@@ -144,6 +153,23 @@ impl AgentSettings {
                 ..system_parts(runtime)
             },
         ))
+    }
+
+    /// What the hub may do here.
+    ///
+    /// # Errors
+    /// A rule makes no sense.
+    fn policy(&self) -> anyhow::Result<Policy> {
+        let source = Source {
+            file: self.config.clone(),
+            ..Source::default()
+        };
+        let docker_api = self.allow_docker_api.unwrap_or(false);
+        Ok(Policy::new(
+            self.policy.clone().unwrap_or_default(),
+            docker_api,
+            source,
+        )?)
     }
 
     /// How to join; `None` where that has happened or nobody said how.

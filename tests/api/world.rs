@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use hub::client::{Client, exec};
 use hub::settings::{self, RuntimeKind};
@@ -84,7 +85,7 @@ impl World {
             }),
             platform: settings::platform(),
             digest: String::new(),
-            allow_docker_api: false,
+            policy: Arc::default(),
         };
         let (runtime, _) = settings::runtime(RuntimeKind::Process, &data_dir)
             .await

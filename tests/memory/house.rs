@@ -128,7 +128,7 @@ async fn start_agent(
         }),
         platform: Platform::default(),
         digest: String::new(),
-        allow_docker_api: false,
+        policy: Arc::default(),
     };
     let parts = agent::Parts {
         network: Arc::new(UdpNetwork::default()),

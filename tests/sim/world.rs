@@ -289,7 +289,7 @@ pub fn config(hub: SocketAddr) -> agent::Config {
         joining: None,
         platform: Platform::default(),
         digest: String::new(),
-        allow_docker_api: false,
+        policy: Arc::default(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the hub can ask of this agent: one module per kind of operation.
 //!
 //! Each is a function from an [`Operation`] that was opened to its last frame. It ends early when
-//! the operation does, and stops what it started before it returns.
+//! the operation does, and stops what it started before it returns. Before any of them, the node's
+//! [policy](crate::policy) judges what is asked.
 
 pub mod build;
 pub mod copy;
@@ -19,6 +20,7 @@ use hub_protocol::kind::{BodyError, Failure, FailureCode, OperationKind, Request
 use hub_quic::operation::Operation;
 
 use crate::engine::Engine;
+use crate::policy::{Guard, Policy};
 use crate::runtime::Runtime;
 use crate::targets::Targets;
 
@@ -33,14 +35,27 @@ pub struct Tools {
     pub targets: Targets,
     /// How it is connected to.
     pub connections: http::Connections,
-    /// Whether the hub may speak with the Docker daemon as it likes.
-    pub docker_api: bool,
     /// Commands that could not be seen to have stopped.
     pub lingering: exec::Lingering,
+    /// What may be done at all.
+    pub policy: Arc<Policy>,
 }
 
-/// Carries out one operation.
-pub async fn run(tools: Tools, operation: Operation, open: RawFrame) {
+/// Carries out one operation, if this node's policy allows it.
+pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
+    let guard = Guard {
+        policy: &tools.policy,
+        engine: tools.engine.as_ref(),
+    };
+    let admitted = tokio::select! {
+        biased;
+        _ = operation.ended() => return,
+        admitted = guard.admit(operation.kind(), &open.payload) => admitted,
+    };
+    match admitted {
+        Ok(body) => open.payload = body,
+        Err(failure) => return operation.fail(&failure),
+    }
     match operation.kind() {
         OperationKind::Exec => match Request::from_body(&open.payload) {
             Ok(open) => exec::run(operation, open, &*tools.runtime, &tools.lingering).await,
@@ -63,9 +78,7 @@ pub async fn run(tools: Tools, operation: Operation, open: RawFrame) {
             Err(error) => operation.fail(&invalid(&error)),
         },
         OperationKind::DockerSocket => match Request::from_body(&open.payload) {
-            Ok(DockerSocket {}) => {
-                socket::run(operation, tools.engine.as_ref(), tools.docker_api).await;
-            }
+            Ok(DockerSocket {}) => socket::run(operation, tools.engine.as_ref()).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
         kind => operation.fail(&Failure::new(

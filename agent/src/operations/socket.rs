@@ -7,7 +7,7 @@
 //!
 //! So whatever HTTP is spoken on it passes: upgrades, connections that are taken over without one,
 //! HTTP/2. Each direction ends by itself, which attached commands rely on. Only the agent's own
-//! configuration opens the socket; nothing that a hub sends can.
+//! [policy](crate::policy) opens the socket; nothing that a hub sends can.
 
 use bytes::Bytes;
 use hub_protocol::kind::transfer::{Ending, IN, OUT};
@@ -17,14 +17,8 @@ use hub_quic::operation::Operation;
 use super::http::tunnel;
 use crate::engine::Engine;
 
-/// Carries one connection, if it is `allowed`. It is closed when the operation ends early.
-pub async fn run(operation: Operation, engine: Option<&Engine>, allowed: bool) {
-    if !allowed {
-        return operation.fail(&Failure::new(
-            FailureCode::FORBIDDEN,
-            "this agent keeps its Docker socket to itself: it runs without --allow-docker-api",
-        ));
-    }
+/// Carries one connection. It is closed when the operation ends early.
+pub async fn run(operation: Operation, engine: Option<&Engine>) {
     let Some(engine) = engine else {
         return operation.fail(&Failure::new(
             FailureCode::UNSUPPORTED,

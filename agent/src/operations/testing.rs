@@ -41,6 +41,7 @@ use super::exec::Lingering;
 use super::http::{Connections, Loopback};
 use super::{Tools, run};
 use crate::engine::{Dial, Engine, Socket};
+use crate::policy::Policy;
 use crate::runtime::docker::DockerRuntime;
 use crate::runtime::{ExecError, ExecSpec, Process, Runtime};
 use crate::targets::Targets;
@@ -58,8 +59,8 @@ pub(crate) fn tools(engine: Option<Engine>) -> Tools {
         engine,
         targets: Targets::default(),
         connections: Connections::new(Arc::new(Loopback)),
-        docker_api: false,
         lingering: Lingering::default(),
+        policy: Arc::new(Policy::everything()),
     }
 }
 

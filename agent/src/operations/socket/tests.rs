@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use hub_protocol::kind::FailureCode;
 use hub_protocol::kind::transfer::{DockerSocket, Ending, IN, OUT};
@@ -14,26 +16,23 @@ use crate::runtime::docker::DockerRuntime;
 
 const PING: &[u8] = b"GET /_ping HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n";
 
-fn open(engine: Engine) -> Tools {
+/// A node whose file says nothing.
+fn closed(engine: Option<Engine>) -> Tools {
     Tools {
-        docker_api: true,
-        ..tools(Some(engine))
+        policy: Arc::default(),
+        ..tools(engine)
     }
 }
 
 #[tokio::test]
 async fn an_agent_that_was_not_told_to_keeps_its_socket() {
     let (engine, mut connections) = played().await;
-    let node = Node::new(tools(Some(engine))).await;
+    let node = Node::new(closed(Some(engine))).await;
     let refused = node.refused(&DockerSocket {}).await;
     assert_eq!(refused.code, FailureCode::FORBIDDEN);
-    assert!(refused.message.contains("--allow-docker-api"));
+    assert!(refused.message.contains("allow_docker_api"));
     assert!(connections.try_recv().is_err(), "the daemon was dialled");
-    let node = Node::new(Tools {
-        docker_api: true,
-        ..tools(None)
-    })
-    .await;
+    let node = Node::new(tools(None)).await;
     let refused = node.refused(&DockerSocket {}).await;
     assert_eq!(refused.code, FailureCode::UNSUPPORTED);
 }
@@ -41,7 +40,7 @@ async fn an_agent_that_was_not_told_to_keeps_its_socket() {
 #[tokio::test]
 async fn each_direction_ends_by_itself() {
     let (engine, mut connections) = played().await;
-    let node = Node::new(open(engine)).await;
+    let node = Node::new(tools(Some(engine))).await;
     let (operation, _) = node.begin(&DockerSocket {}).await;
     let mut daemon = connections.recv().await.unwrap();
     // Bytes that are no HTTP, and the client's end before a byte came back.
@@ -70,7 +69,7 @@ async fn each_direction_ends_by_itself() {
 #[tokio::test]
 async fn a_client_that_is_gone_closes_the_socket() {
     let (engine, mut connections) = played().await;
-    let node = Node::new(open(engine)).await;
+    let node = Node::new(tools(Some(engine))).await;
     let (operation, _) = node.begin(&DockerSocket {}).await;
     let mut daemon = connections.recv().await.unwrap();
     drop(operation);
@@ -83,7 +82,7 @@ async fn a_client_that_is_gone_closes_the_socket() {
 #[tokio::test]
 async fn a_daemon_that_hangs_up_stops_the_channel() {
     let (engine, mut connections) = played().await;
-    let node = Node::new(open(engine)).await;
+    let node = Node::new(tools(Some(engine))).await;
     let (operation, _) = node.begin(&DockerSocket {}).await;
     drop(connections.recv().await.unwrap());
     assert_eq!(read_all(&operation, OUT).await, "");
@@ -95,7 +94,7 @@ async fn a_daemon_that_hangs_up_stops_the_channel() {
 #[tokio::test]
 async fn a_side_that_does_not_read_holds_up_the_other() {
     let (engine, mut connections) = played().await;
-    let node = Node::new(open(engine)).await;
+    let node = Node::new(tools(Some(engine))).await;
     let (operation, _) = node.begin(&DockerSocket {}).await;
     let mut daemon = connections.recv().await.unwrap();
     let all = Bytes::from(vec![7; 8 << 20]);
@@ -133,7 +132,7 @@ async fn a_side_that_does_not_read_holds_up_the_other() {
 #[tokio::test]
 #[ignore = "needs a Docker daemon"]
 async fn docker_answers_through_the_socket() {
-    let node = Node::new(open(Engine::connect().await.unwrap())).await;
+    let node = Node::new(tools(Some(Engine::connect().await.unwrap()))).await;
     let (operation, _) = node.begin(&DockerSocket {}).await;
     let (_, answer) = tokio::join!(
         send_all(&operation, IN, PING.into()),
@@ -154,7 +153,7 @@ async fn docker_answers_through_the_socket() {
 async fn docker_exec_through_the_socket_ends_its_stdin() {
     let engine = Engine::connect().await.unwrap();
     let container = DockerRuntime::new(&engine).demo_container().await.unwrap();
-    let node = Node::new(open(engine)).await;
+    let node = Node::new(tools(Some(engine))).await;
     let post = |path: &str, body: &str, headers: &str| {
         Bytes::from(format!(
             "POST {path} HTTP/1.1\r\nHost: docker\r\nContent-Type: application/json\r\n\
