@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 
 use super::Engine;
-use super::request::{self, STALL, refusal};
+use super::request::{self, ANSWER, refusal};
 
 /// Where the daemon says what stands at a path.
 const STAT: &str = "x-docker-container-path-stat";
@@ -41,7 +41,7 @@ pub(crate) async fn read<F: Future>(
         StatusCode::OK => Ok(carry(stat(response.headers())?, response.into_body()).await),
         status => Err(refused(status, refusal(response).await)),
     };
-    request::ask(engine, request, STALL, answer).await?
+    request::ask(engine, request, ANSWER, answer).await?
 }
 
 /// Makes sure that an archive can be unpacked where it should.
@@ -51,7 +51,7 @@ pub(crate) async fn read<F: Future>(
 pub(crate) async fn check(engine: &Engine, copy: &CopyIn) -> Result<(), Failure> {
     let path = url(&copy.container, &[("path", &copy.path)])?;
     let request = request::request(engine, Method::HEAD, &path, Empty::<Bytes>::new())?;
-    let (status, headers) = request::ask(engine, request, STALL, async |response| {
+    let (status, headers) = request::ask(engine, request, ANSWER, async |response| {
         let (parts, _) = response.into_parts();
         (parts.status, parts.headers)
     })

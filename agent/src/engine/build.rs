@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use super::buildkit::{self, session::Session};
-use super::request::{self, PREPARING, STALL, refusal};
+use super::request::{self, ANSWER, PREPARING, refusal};
 
 mod check;
 
@@ -65,7 +65,7 @@ impl Builder {
             let default = response.headers().get("builder-version");
             default.is_some_and(|version| version == "1")
         };
-        let turned_off = request::ask(engine, request, STALL, answer).await?;
+        let turned_off = request::ask(engine, request, ANSWER, answer).await?;
         let version = engine.docker().client_version();
         let old = (version.major_version, version.minor_version) < BUILDKIT_SINCE;
         Ok(if turned_off || old {

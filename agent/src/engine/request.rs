@@ -41,7 +41,10 @@ use super::{Engine, Socket};
 
 /// How long the daemon may neither take a byte of a body that is there for it nor begin its answer.
 /// What it does before it answers can be long: unpack what it was sent on a slow disk.
-pub(crate) const STALL: Duration = Duration::from_secs(600);
+const STALL: Duration = Duration::from_secs(600);
+
+/// How long the daemon may take to answer what needs no work. A loaded one takes long.
+pub(crate) const ANSWER: Duration = Duration::from_secs(120);
 
 /// How long the daemon may take to begin with the archive of an image, which it first puts together.
 pub(crate) const PREPARING: Duration = Duration::from_secs(3600);
@@ -190,7 +193,7 @@ pub(crate) async fn refusal(response: Response<Incoming>) -> String {
     let mut body = response.into_body();
     let mut text = BytesMut::new();
     while text.len() < MAX_REFUSAL
-        && let Ok(Some(Ok(frame))) = timeout(STALL, body.frame()).await
+        && let Ok(Some(Ok(frame))) = timeout(ANSWER, body.frame()).await
     {
         text.extend(frame.into_data());
     }
@@ -311,5 +314,59 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const HOURS: Duration = Duration::from_secs(10 * 3600);
+
+    /// When an upload counts as stalled that goes through these states, each for a time.
+    async fn stalls_after(states: &[(bool, Duration)]) -> Option<Duration> {
+        let (moved, seen) = watch::channel(Moved::default());
+        let began = Instant::now();
+        let states = async {
+            for (waiting, time) in states {
+                moved.send_modify(|moved| {
+                    moved.pieces += 1;
+                    moved.waiting = *waiting;
+                });
+                tokio::time::sleep(*time).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = stalled(seen) => Some(began.elapsed()),
+            () = states => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_daemon_that_takes_nothing_stalls() {
+        let nearly = STALL.saturating_sub(Duration::from_secs(1));
+        assert_eq!(stalls_after(&[(true, HOURS)]).await, None);
+        assert_eq!(stalls_after(&[(false, nearly); 50]).await, None);
+        assert_eq!(
+            stalls_after(&[(false, nearly), (true, HOURS), (false, nearly)]).await,
+            None
+        );
+        assert_eq!(stalls_after(&[(false, HOURS)]).await, Some(STALL));
+        let late = [(false, nearly), (true, HOURS), (false, HOURS)];
+        assert_eq!(stalls_after(&late).await, Some(nearly + HOURS + STALL));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_has_all_owes_an_answer() {
+        let (moved, seen) = watch::channel(Moved::default());
+        drop(moved);
+        let began = Instant::now();
+        stalled(seen).await;
+        assert_eq!(began.elapsed(), STALL);
     }
 }

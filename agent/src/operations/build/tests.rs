@@ -17,7 +17,7 @@ use hub_protocol::kind::Request as _;
 use hub_protocol::kind::build::Progress;
 use hub_quic::operation::Receiver;
 use tokio::fs;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 use tokio_tar::{Archive, EntryType, Header};
 
@@ -535,6 +535,26 @@ async fn a_daemon_sets_the_pace_and_learns_of_the_end() {
     assert!(rest.len() < 4 << 20);
 }
 
+/// BuildKit is there unless the daemon is too old for it, or its operator has turned it off.
+#[tokio::test]
+async fn an_operator_may_prefer_the_classic_builder() {
+    for (header, builder) in [
+        ("", Builder::BuildKit),
+        ("Builder-Version: 2\r\n", Builder::BuildKit),
+        ("Builder-Version: 1\r\n", Builder::Classic),
+    ] {
+        let (engine, mut connections) = played().await;
+        let daemon = async {
+            let mut ping = connections.recv().await.unwrap();
+            head(&mut ping).await;
+            let pong = format!("HTTP/1.1 200 OK\r\n{header}Content-Length: 0\r\n\r\n");
+            ping.write_all(pong.as_bytes()).await.unwrap();
+        };
+        let (chosen, ()) = tokio::join!(Builder::of(&engine), daemon);
+        assert_eq!(chosen, Ok(builder));
+    }
+}
+
 /// A daemon that refuses and hangs up in the middle of the upload is heard.
 #[tokio::test]
 async fn a_refusal_in_the_upload_is_heard() {
@@ -571,9 +591,7 @@ async fn a_daemon_that_dies_is_no_failed_build() {
         head(&mut daemon).await;
         if begun {
             let half = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n11\r\n{\"stream\":\"one\"}\n\r\n";
-            tokio::io::AsyncWriteExt::write_all(&mut daemon, half.as_bytes())
-                .await
-                .unwrap();
+            daemon.write_all(half.as_bytes()).await.unwrap();
         }
         drop(daemon);
         let failure = failed(ending(&operation).await);
