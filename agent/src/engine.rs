@@ -1,12 +1,29 @@
 //! The Docker Engine of this machine: its API by [`bollard`], and its socket as it is.
 //!
 //! What it is asked goes through one [`Engine`]; the modules below it turn our words into the
-//! daemon's and back. Commands in containers are the business of [`runtime`](crate::runtime).
+//! daemon's and back: [`Calls`] has a method for each call that the hub can make. Commands in
+//! containers are the business of [`runtime`](crate::runtime).
 
 pub(crate) mod archive;
 pub(crate) mod build;
 mod buildkit;
+mod containers;
+mod create;
+#[cfg(test)]
+mod differential;
+mod error;
+#[cfg(test)]
+pub(crate) mod fake;
+mod images;
+mod names;
+mod networks;
+mod raw;
+#[cfg(test)]
+pub(crate) mod registry;
 mod request;
+mod stats;
+mod time;
+mod volumes;
 
 use std::fmt;
 use std::io;
@@ -14,14 +31,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bollard::Docker;
 use bollard::errors::Error;
+use bollard::{BollardRequest, Docker};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use hub_protocol::kind::Failure;
+use hub_protocol::kind::call::Progress;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
+
+pub use self::create::Prepared;
+pub(crate) use self::images::archive_failure;
+pub(crate) use self::names::is_container_name;
 
 /// Where the daemon listens unless `DOCKER_HOST` says otherwise.
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";
@@ -92,7 +115,7 @@ impl Engine {
     /// No daemon answers within 10 s.
     pub async fn over(dial: Dial) -> Result<Self, EngineError> {
         let each = dial.clone();
-        let transport = move |request: bollard::BollardRequest| {
+        let transport = move |request: BollardRequest| {
             let connected = each();
             async move {
                 let io = TokioIo::new(connected.await?);
@@ -112,7 +135,9 @@ impl Engine {
     }
 
     async fn agree(docker: Result<Docker, Error>, dial: Dial) -> Result<Self, EngineError> {
-        let docker = docker.map_err(|error| EngineError::Unavailable(error.to_string()))?;
+        let docker = docker
+            .map_err(|error| EngineError::Unavailable(error.to_string()))?
+            .with_request_modifier(url_safe_credentials);
         match timeout(PING_TIMEOUT, docker.negotiate_version()).await {
             Ok(Ok(docker)) => Ok(Self { docker, dial }),
             Ok(Err(error)) => Err(EngineError::Unavailable(error.to_string())),
@@ -128,6 +153,21 @@ impl Engine {
         &self.docker
     }
 
+    /// The client of its API, without a limit to how long the daemon may take before it begins to
+    /// answer: for what takes as long as it takes, and is given up when its operation ends.
+    pub fn patient(&self) -> Docker {
+        self.docker.clone().with_timeout(Duration::MAX)
+    }
+
+    /// The calls of [`kind::call`](hub_protocol::kind::call) to it. What takes long tells `report`
+    /// how far it is.
+    pub fn calls<'a>(&'a self, report: &'a Report<'a>) -> Calls<'a> {
+        Calls {
+            engine: self,
+            report,
+        }
+    }
+
     /// A fresh connection to its socket.
     ///
     /// # Errors
@@ -135,6 +175,67 @@ impl Engine {
     pub async fn dial(&self) -> io::Result<Box<dyn Socket>> {
         (self.dial)().await
     }
+}
+
+/// Whom to tell how far something is.
+pub type Report<'a> = dyn Fn(Progress) + Send + Sync + 'a;
+
+/// The calls of [`kind::call`](hub_protocol::kind::call), each a method of its name that takes the
+/// parameters and gives the reply. What can't be, because it is not there, is a value; a
+/// [`Failure`] says what went wrong in the daemon's own words. Unless it says otherwise a method can
+/// be given up at any point, and the daemon with it.
+#[derive(Clone, Copy)]
+pub struct Calls<'a> {
+    engine: &'a Engine,
+    report: &'a Report<'a>,
+}
+
+impl fmt::Debug for Calls<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+/// How long the daemon may take to answer a question.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the daemon answers to a question, within 10 s.
+async fn look<T>(question: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    match timeout(LOOK_TIMEOUT, question).await {
+        Ok(answer) => answer.map_err(|error| error::failure(&error)),
+        Err(_) => Err(error::silent(LOOK_TIMEOUT)),
+    }
+}
+
+/// The same of what may not be there.
+async fn find<T>(question: impl Future<Output = Result<T, Error>>) -> Result<Option<T>, Failure> {
+    let question = async {
+        match question.await {
+            Err(error) if error::status(&error) == Some(404) => Ok(None),
+            answer => answer.map(Some),
+        }
+    };
+    look(question).await
+}
+
+/// The daemon reads credentials in the alphabet of base64 that is safe in URLs, and takes what it
+/// can't read for none; the client writes the other alphabet.
+fn url_safe_credentials(mut request: BollardRequest) -> BollardRequest {
+    for name in ["x-registry-auth", "x-registry-config"] {
+        if let Some(value) = request.headers_mut().get_mut(name) {
+            let safe = value.as_bytes().iter().map(|byte| match byte {
+                b'+' => b'-',
+                b'/' => b'_',
+                byte => *byte,
+            });
+            // Both alphabets are plain ASCII.
+            if let Ok(mut safe) = http::HeaderValue::from_bytes(&safe.collect::<Vec<_>>()) {
+                safe.set_sensitive(true);
+                *value = safe;
+            }
+        }
+    }
+    request
 }
 
 /// The path of the socket that a `DOCKER_HOST` means.

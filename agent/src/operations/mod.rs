@@ -5,12 +5,15 @@
 //! [policy](crate::policy) judges what is asked.
 
 pub mod build;
+pub mod call;
 pub mod copy;
 pub mod exec;
 pub mod http;
 pub mod socket;
+pub mod stats;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod transfer;
 
 use std::sync::Arc;
 
@@ -79,6 +82,22 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
         },
         OperationKind::DockerSocket => match Request::from_body(&open.payload) {
             Ok(DockerSocket {}) => socket::run(operation, tools.engine.as_ref()).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Call => match Request::from_body(&open.payload) {
+            Ok(open) => call::run(operation, open, &tools).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Stats => match Request::from_body(&open.payload) {
+            Ok(open) => stats::run(operation, open, &tools).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Save => match Request::from_body(&open.payload) {
+            Ok(open) => transfer::save(operation, open, &tools).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Load => match Request::from_body(&open.payload) {
+            Ok(open) => transfer::load(operation, open, &tools).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
         kind => operation.fail(&Failure::new(

@@ -60,7 +60,7 @@ use super::leftovers;
 use super::{
     ByteSink, Container, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, ProcessHandle, Runtime,
 };
-use crate::engine::Engine;
+use crate::engine::{Engine, is_container_name};
 
 /// How long the daemon may take to say that it is there.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -386,29 +386,4 @@ fn no_answer() -> ExecError {
         PING_TIMEOUT.as_secs()
     );
     ExecError::Unavailable { runtime: NAME, why }
-}
-
-/// Whether Docker could have a container of that name or id. It goes into a URL as it is.
-fn is_container_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
-}
-
-#[cfg(test)]
-mod pure_tests {
-    use super::*;
-
-    #[test]
-    fn a_name_cannot_leave_its_place_in_the_url() {
-        for good in ["web", "a.b-c_1", "1a00102f43f6"] {
-            assert!(is_container_name(good), "{good}");
-        }
-        for bad in [
-            "", "..", "../x", "a/b", "a?b", "a#b", "a%2fb", "a b", "-x", "ä", "a\0",
-        ] {
-            assert!(!is_container_name(bad), "{bad}");
-        }
-    }
 }

@@ -131,6 +131,25 @@ impl State {
         }
     }
 
+    /// Queues a message if there is credit for all of it. Gives whether there was.
+    fn push_message(&mut self, message: &Bytes) -> Result<bool, Ended> {
+        if let Some(ended) = &self.ended {
+            return Err(ended.clone());
+        }
+        if self.machine.is_over() {
+            return Err(Ended::Over);
+        }
+        let cost = message_cost(message.len());
+        let room = self.machine.credit(Channel::MESSAGES) >= cost
+            && self.machine.take_credit(Channel::MESSAGES, cost) == cost;
+        if room {
+            let frame = Frame::Message(message.clone()).encode();
+            self.outgoing.push(&frame, Bytes::new());
+            self.wake_pump();
+        }
+        Ok(room)
+    }
+
     fn receiving(&mut self, channel: Channel) -> Option<&mut ReceivingChannel> {
         self.receiving
             .iter_mut()
@@ -340,26 +359,26 @@ impl Operation {
     pub async fn send_message(&self, message: Bytes) -> Result<(), Ended> {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
-            if let Some(ended) = &state.ended {
-                return Poll::Ready(Err(ended.clone()));
+            match state.push_message(&message) {
+                Ok(true) => Poll::Ready(Ok(())),
+                Ok(false) => {
+                    state.wait(cx);
+                    Poll::Pending
+                }
+                Err(ended) => Poll::Ready(Err(ended)),
             }
-            if state.machine.is_over() {
-                return Poll::Ready(Err(Ended::Over));
-            }
-            let len = message_cost(message.len());
-            if state.machine.credit(Channel::MESSAGES) >= len
-                && state.machine.take_credit(Channel::MESSAGES, len) == len
-            {
-                state
-                    .outgoing
-                    .push(&Frame::Message(message.clone()).encode(), Bytes::new());
-                state.wake_pump();
-                return Poll::Ready(Ok(()));
-            }
-            state.wait(cx);
-            Poll::Pending
         })
         .await
+    }
+
+    /// Sends a message if the peer has room for it now. Gives whether it was sent: for what may be
+    /// left out because the next says more.
+    ///
+    /// # Errors
+    /// The operation ended.
+    pub fn try_send_message(&self, message: &Bytes) -> Result<bool, Ended> {
+        let mut state = self.shared.lock();
+        state.push_message(message)
     }
 
     /// Agent: takes the operation.

@@ -116,13 +116,17 @@ fn messages_wait_for_room_and_cost_what_they_take() {
         );
         agent.send_message("y".into()).await.unwrap();
         assert_eq!(hub.message().await, Ok(Some("y".into())));
+        assert_eq!(hub.try_send_message(&Bytes::new()), Ok(false));
         // An eighth of the room is given back at once.
         for _ in 0..256 {
             assert_eq!(agent.message().await, Ok(Some(Bytes::new())));
         }
-        for _ in 0..256 {
+        hub.send_message(Bytes::new()).await.unwrap();
+        assert_eq!(hub.try_send_message(&Bytes::new()), Ok(true));
+        for _ in 2..256 {
             hub.send_message(Bytes::new()).await.unwrap();
         }
+        assert_eq!(hub.try_send_message(&Bytes::new()), Ok(false));
         let one_more = hub.send_message(Bytes::new());
         assert!(timeout(Duration::from_secs(60), one_more).await.is_err());
     });
