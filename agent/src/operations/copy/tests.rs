@@ -4,17 +4,20 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::CreateContainerOptionsBuilder;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use hub_protocol::kind::FailureCode;
 use hub_protocol::kind::transfer::{CopyIn, CopyOut, Ending, IN, OUT, PathStat};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_tar::{Archive, Builder, EntryType, Header};
 
-use super::zeros_behind;
+use super::{TAR_END, zeros_behind};
 use crate::engine::Engine;
-use crate::operations::testing::{Node, ending, read_all, send_all, tools};
+use crate::operations::testing::{Node, ending, head, played, read_all, send_all, tools};
 use crate::runtime::docker::{DemoContainer, DockerRuntime};
 
 #[test]
@@ -245,4 +248,55 @@ async fn a_node_without_docker_says_so() {
     ] {
         assert_eq!(refused.code, FailureCode::UNSUPPORTED);
     }
+}
+
+/// A played daemon's answer to an archive that is asked for: its head, with what stands at the path.
+async fn begin_archive(daemon: &mut DuplexStream) {
+    assert!(
+        head(daemon)
+            .await
+            .starts_with("GET /v1.41/containers/c/archive?path=%2Ffile ")
+    );
+    let stat = r#"{"name":"file","size":1,"mode":420,"mtime":"2026-01-02T03:04:05Z"}"#;
+    let stat = STANDARD.encode(stat);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nX-Docker-Container-Path-Stat: {stat}\r\nConnection: close\r\n\r\n"
+    );
+    daemon.write_all(head.as_bytes()).await.unwrap();
+}
+
+/// What a daemon adds to an archive when it meets an error in the middle does not pass for its end.
+#[tokio::test]
+async fn an_archive_without_its_end_is_not_whole() {
+    let mut broken = vec![1; 3000];
+    broken.extend_from_slice(br#"{"message":"a disk is broken"}"#);
+    let whole = [vec![1; 2048], vec![0; TAR_END]].concat();
+    for (archive, is_whole) in [(broken, false), (vec![], false), (whole, true)] {
+        let (engine, mut connections) = played().await;
+        let node = Node::new(tools(Some(engine))).await;
+        let operation = node.ask(&copy_out("c", "/file")).await;
+        let mut daemon = connections.recv().await.unwrap();
+        begin_archive(&mut daemon).await;
+        daemon.write_all(&archive).await.unwrap();
+        drop(daemon);
+        assert_eq!(read_all(&operation, OUT).await, archive);
+        let ending = ending::<()>(&operation).await;
+        assert_eq!(ending == Ending::Complete(()), is_whole, "{ending:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_copy_at_the_daemon() {
+    let (engine, mut connections) = played().await;
+    let node = Node::new(tools(Some(engine))).await;
+    let operation = node.ask(&copy_out("c", "/file")).await;
+    let mut daemon = connections.recv().await.unwrap();
+    begin_archive(&mut daemon).await;
+    let mut output = operation.receiver(OUT);
+    daemon.write_all(&[1; 512]).await.unwrap();
+    output.chunk().await.unwrap();
+    drop((output, operation));
+    // It is the daemon's end that closes, in both directions.
+    assert_eq!(daemon.read(&mut [0; 16]).await.unwrap(), 0);
+    assert!(daemon.write_all(&vec![1; 64 * 1024]).await.is_err());
 }
