@@ -271,7 +271,9 @@ fn exit_code(word: &LastWord) -> i32 {
             byte => byte,
         },
         LastWord::Signaled(signal) => 128 + signal,
-        LastWord::Unknown(why) => fail(why, HUB_FAILED),
+        LastWord::Unknown(why) | LastWord::Detached(why) | LastWord::Interrupted(why) => {
+            fail(why, HUB_FAILED)
+        }
     }
 }
 

@@ -1,13 +1,26 @@
-//! The bytes of an exec's WebSocket: Kubernetes' subprotocol `v5.channel.k8s.io`.
+//! The bytes of a WebSocket that carries an operation: Kubernetes' subprotocol
+//! `v5.channel.k8s.io`, and one channel more.
 //!
-//! Every binary message begins with the number of its channel. The last word, on channel 3, is a
-//! `Status` of Kubernetes' `meta/v1` as JSON: how the command ended, or why nobody can say. Pure:
-//! server and client share it.
-
-use std::ops::RangeInclusive;
+//! Every binary message begins with the number of its channel:
+//!
+//! | channel | from | exec | build | Docker socket |
+//! | --- | --- | --- | --- | --- |
+//! | 0 | client | stdin | the context | bytes to it |
+//! | 1 | server | stdout | the image | bytes from it |
+//! | 2 | server | stderr | progress: JSON lines | |
+//! | 3 | server | the last word | the last word | the last word |
+//! | 4 | client | [`Size`] as JSON | | |
+//! | 5 | client | [`Control`] as JSON | | |
+//! | 255 | both | closes the channel whose number follows | | |
+//!
+//! The last word is a `Status` of Kubernetes' `meta/v1` as JSON: [`LastWord`] of a command,
+//! [`Finish`] of everything else. Pure: server and client share it.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use hub_protocol::kind::exec;
 use serde::{Deserialize, Serialize};
+
+pub use super::last_word::{Finish, LastWord, SIGNALS};
 
 /// The name of the subprotocol.
 pub const SUBPROTOCOL: &str = "v5.channel.k8s.io";
@@ -25,26 +38,30 @@ pub const STDERR: u8 = 2;
 pub const STATUS: u8 = 3;
 /// A terminal's new size: from the client.
 pub const RESIZE: u8 = 4;
-/// Closes the channel whose number follows: stdin, from the client; from the server it says that
-/// the command takes no more of it.
+/// What else the client has to say: [`Control`].
+pub const CONTROL: u8 = 5;
+/// Closes the channel whose number follows: its sender sends no more on it, or its receiver takes
+/// no more.
 pub const CLOSE: u8 = 255;
 
-/// The numbers that a signal can have; a shell says 128 more.
-pub const SIGNALS: RangeInclusive<i32> = 1..=127;
+/// The header of the 101 that says what to call a command by, to come back to it.
+pub const EXEC_ID_HEADER: &str = "hub-exec-id";
+/// The header of the 101 that says how many bytes came before what channel 1 brings.
+pub const STDOUT_OFFSET_HEADER: &str = "hub-stdout-offset";
+/// The header of the 101 that says how many bytes came before what channel 2 brings.
+pub const STDERR_OFFSET_HEADER: &str = "hub-stderr-offset";
 
 /// A message on a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Bytes for the command.
-    Stdin(Bytes),
-    /// Bytes that it printed.
-    Stdout(Bytes),
-    /// Bytes that it printed as errors.
-    Stderr(Bytes),
+    /// Bytes of the operation, on channel 0, 1 or 2.
+    Data(u8, Bytes),
     /// The last word, as it came.
     Status(Bytes),
     /// A terminal's new size, as it came.
     Resize(Bytes),
+    /// A [`Control`], as it came.
+    Control(Bytes),
     /// Nothing more comes, or is taken, on this channel.
     Close(u8),
     /// Nothing: some clients announce channels with empty messages.
@@ -60,6 +77,12 @@ pub enum MessageError {
     /// A close takes exactly one channel.
     #[error("a close message takes one channel number, not {0} bytes")]
     MalformedClose(usize),
+    /// Channel 4 takes a size.
+    #[error("channel {RESIZE} takes {{\"Width\":COLUMNS,\"Height\":ROWS}}")]
+    MalformedSize,
+    /// Channel 5 takes what this release knows.
+    #[error("channel {CONTROL} takes {{\"signal\":NUMBER}} from 1 to 127, or {{\"detach\":true}}")]
+    MalformedControl,
 }
 
 impl Message {
@@ -75,11 +98,10 @@ impl Message {
                 _ => return Err(MessageError::MalformedClose(message.len())),
             },
             STDIN | STDOUT | STDERR if message.is_empty() => Self::Empty,
-            STDIN => Self::Stdin(message),
-            STDOUT => Self::Stdout(message),
-            STDERR => Self::Stderr(message),
+            STDIN | STDOUT | STDERR => Self::Data(channel, message),
             STATUS => Self::Status(message),
             RESIZE => Self::Resize(message),
+            CONTROL => Self::Control(message),
             unknown => return Err(MessageError::UnknownChannel(unknown)),
         })
     }
@@ -93,198 +115,125 @@ pub fn encode(channel: u8, data: &[u8]) -> Bytes {
     message.freeze()
 }
 
-/// How an exec ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LastWord {
-    /// The command exited with this code.
-    Exited(i32),
-    /// It was killed by this signal, one of [`SIGNALS`].
-    Signaled(i32),
-    /// Nobody can say: it may still be running. The text says why.
-    Unknown(String),
+/// A terminal's size, as channel 4 has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Size {
+    /// Columns.
+    pub width: u16,
+    /// Rows.
+    pub height: u16,
 }
 
-const REASON_EXIT: &str = "NonZeroExitCode";
-const REASON_INTERNAL: &str = "InternalError";
-const CAUSE_EXIT: &str = "ExitCode";
-const CAUSE_SIGNAL: &str = "Signal";
-
-#[derive(Serialize, Deserialize)]
-struct MetaV1Status {
-    #[serde(default)]
-    metadata: Metadata,
-    status: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    message: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    reason: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    details: Option<Details>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    code: Option<i32>,
-}
-
-#[derive(Default, Serialize, Deserialize)]
-struct Metadata {}
-
-#[derive(Serialize, Deserialize)]
-struct Details {
-    #[serde(default)]
-    causes: Vec<Cause>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Cause {
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    message: String,
-}
-
-impl LastWord {
-    /// The `Status` that says it.
-    pub fn to_json(&self) -> Vec<u8> {
-        let failure = |message: String, reason: &str, code, causes: &[(&str, i32)]| MetaV1Status {
-            metadata: Metadata {},
-            status: "Failure".into(),
-            message,
-            reason: reason.into(),
-            details: (!causes.is_empty()).then(|| Details {
-                causes: causes
-                    .iter()
-                    .map(|(reason, number)| Cause {
-                        reason: (*reason).into(),
-                        message: number.to_string(),
-                    })
-                    .collect(),
-            }),
-            code,
-        };
-        let status = match self {
-            Self::Exited(0) => MetaV1Status {
-                metadata: Metadata {},
-                status: "Success".into(),
-                message: String::new(),
-                reason: String::new(),
-                details: None,
-                code: None,
-            },
-            Self::Exited(code) => {
-                let message = format!("the command exited with code {code}");
-                failure(message, REASON_EXIT, None, &[(CAUSE_EXIT, *code)])
-            }
-            Self::Signaled(signal) => {
-                let message = format!("the command was killed by signal {signal}");
-                let causes = [
-                    (CAUSE_EXIT, signal.saturating_add(128)),
-                    (CAUSE_SIGNAL, *signal),
-                ];
-                failure(message, REASON_EXIT, None, &causes)
-            }
-            Self::Unknown(why) => failure(why.clone(), REASON_INTERNAL, Some(500), &[]),
-        };
-        serde_json::to_vec(&status).expect("plain data with text keys")
+impl Size {
+    /// The binary message that says it.
+    pub fn encode(self) -> Bytes {
+        encode(RESIZE, &to_json(&self))
     }
 
-    /// Reads a `Status`. One that can't be read is an unknown end, never a good one.
-    pub fn from_json(json: &[u8]) -> Self {
-        let status: MetaV1Status = match serde_json::from_slice(json) {
-            Ok(status) => status,
-            Err(error) => return Self::Unknown(format!("the last word can't be read: {error}")),
-        };
-        if status.status == "Success" {
-            return Self::Exited(0);
-        }
-        let causes = status
-            .details
-            .map(|details| details.causes)
-            .unwrap_or_default();
-        let number = |reason: &str| {
-            let cause = causes.iter().find(|cause| cause.reason == reason)?;
-            cause.message.parse::<i32>().ok()
-        };
-        match (
-            status.reason.as_str(),
-            number(CAUSE_EXIT),
-            number(CAUSE_SIGNAL),
-        ) {
-            (REASON_EXIT, _, Some(signal)) if SIGNALS.contains(&signal) => Self::Signaled(signal),
-            (REASON_EXIT, Some(code), None) if code != 0 => Self::Exited(code),
-            _ if status.message.is_empty() => Self::Unknown("the hub gives no reason".into()),
-            _ => Self::Unknown(status.message),
+    /// Reads what channel 4 brought.
+    pub fn decode(json: &[u8]) -> Result<Self, MessageError> {
+        serde_json::from_slice(json).map_err(|_| MessageError::MalformedSize)
+    }
+}
+
+impl From<Size> for exec::Size {
+    fn from(Size { width, height }: Size) -> Self {
+        Self {
+            cols: width,
+            rows: height,
         }
     }
+}
+
+impl From<exec::Size> for Size {
+    fn from(exec::Size { cols, rows }: exec::Size) -> Self {
+        Self {
+            width: cols,
+            height: rows,
+        }
+    }
+}
+
+/// What a client says of its command on channel 5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "ControlJson", try_from = "ControlJson")]
+pub enum Control {
+    /// Signal it: a number of [`SIGNALS`].
+    Signal(i32),
+    /// Leave it to itself: it goes on, and the last word is [`LastWord::Detached`].
+    Detach,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ControlJson {
+    Signal(i32),
+    Detach(bool),
+}
+
+impl From<Control> for ControlJson {
+    fn from(control: Control) -> Self {
+        match control {
+            Control::Signal(number) => Self::Signal(number),
+            Control::Detach => Self::Detach(true),
+        }
+    }
+}
+
+impl TryFrom<ControlJson> for Control {
+    type Error = &'static str;
+
+    fn try_from(json: ControlJson) -> Result<Self, Self::Error> {
+        match json {
+            ControlJson::Signal(number) if SIGNALS.contains(&number) => Ok(Self::Signal(number)),
+            ControlJson::Signal(_) => Err("no signal has this number"),
+            ControlJson::Detach(true) => Ok(Self::Detach),
+            ControlJson::Detach(false) => Err("detach takes true"),
+        }
+    }
+}
+
+impl Control {
+    /// The binary message that says it.
+    pub fn encode(self) -> Bytes {
+        encode(CONTROL, &to_json(&self))
+    }
+
+    /// Reads what channel 5 brought.
+    pub fn decode(json: &[u8]) -> Result<Self, MessageError> {
+        serde_json::from_slice(json).map_err(|_| MessageError::MalformedControl)
+    }
+}
+
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain data with text keys")
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
-
-    fn json(word: &LastWord) -> String {
-        String::from_utf8_lossy(&word.to_json()).into_owned()
-    }
-
-    #[test]
-    fn golden_last_words() {
-        let golden = [
-            (LastWord::Exited(0), r#"{"metadata":{},"status":"Success"}"#),
-            (
-                LastWord::Exited(3),
-                r#"{"metadata":{},"status":"Failure","message":"the command exited with code 3","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"3"}]}}"#,
-            ),
-            (
-                LastWord::Signaled(9),
-                r#"{"metadata":{},"status":"Failure","message":"the command was killed by signal 9","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"137"},{"reason":"Signal","message":"9"}]}}"#,
-            ),
-            (
-                LastWord::Unknown("gone".into()),
-                r#"{"metadata":{},"status":"Failure","message":"gone","reason":"InternalError","code":500}"#,
-            ),
-        ];
-        for (word, expected) in golden {
-            assert_eq!(json(&word), expected);
-            assert_eq!(LastWord::from_json(expected.as_bytes()), word);
-        }
-    }
-
-    #[test]
-    fn what_kubernetes_itself_says_is_understood() {
-        let status = br#"{"metadata":{},"status":"Failure","message":"command terminated with non-zero exit code: exit status 42","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"42"}]}}"#;
-        assert_eq!(LastWord::from_json(status), LastWord::Exited(42));
-    }
-
-    #[test]
-    fn nothing_unclear_is_a_good_end() {
-        for text in [
-            "",
-            "{}",
-            "null",
-            r#"{"status":"success"}"#,
-            r#"{"status":"Failure"}"#,
-            r#"{"status":"Failure","reason":"NonZeroExitCode"}"#,
-            r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"0"}]}}"#,
-            r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"x"}]}}"#,
-            r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"Signal","message":"2147483647"}]}}"#,
-        ] {
-            let word = LastWord::from_json(text.as_bytes());
-            assert!(matches!(word, LastWord::Unknown(_)), "{text}: {word:?}");
-        }
-    }
 
     #[test]
     fn golden_messages() {
-        let golden: [(&[u8], Message); 8] = [
-            (b"\x00in", Message::Stdin(Bytes::from_static(b"in"))),
-            (b"\x01out", Message::Stdout(Bytes::from_static(b"out"))),
+        let golden: [(&[u8], Message); 9] = [
+            (b"\x00in", Message::Data(STDIN, Bytes::from_static(b"in"))),
+            (
+                b"\x01out",
+                Message::Data(STDOUT, Bytes::from_static(b"out")),
+            ),
             (
                 b"\x02\xff\x00",
-                Message::Stderr(Bytes::from_static(b"\xff\x00")),
+                Message::Data(STDERR, Bytes::from_static(b"\xff\x00")),
             ),
             (b"\x03{}", Message::Status(Bytes::from_static(b"{}"))),
             (
                 b"\x04{\"Width\":80}",
                 Message::Resize(Bytes::from_static(b"{\"Width\":80}")),
             ),
+            (b"\x05{}", Message::Control(Bytes::from_static(b"{}"))),
             (b"\xff\x00", Message::Close(STDIN)),
             (b"\x00", Message::Empty),
             (b"", Message::Empty),
@@ -299,11 +248,49 @@ mod tests {
     #[test]
     fn what_the_subprotocol_does_not_have_is_refused() {
         let decode = |bytes: &'static [u8]| Message::decode(Bytes::from_static(bytes));
-        assert_eq!(decode(b"\x05x"), Err(MessageError::UnknownChannel(5)));
+        assert_eq!(decode(b"\x06x"), Err(MessageError::UnknownChannel(6)));
         assert_eq!(decode(b"\xff"), Err(MessageError::MalformedClose(0)));
         assert_eq!(
             decode(b"\xff\x00\x01"),
             Err(MessageError::MalformedClose(2))
         );
+    }
+
+    #[test]
+    fn sizes_and_controls_read_back() {
+        let size = Size {
+            width: 80,
+            height: 24,
+        };
+        assert_eq!(size.encode(), &b"\x04{\"Width\":80,\"Height\":24}"[..]);
+        assert_eq!(Size::decode(br#"{"Width":80,"Height":24}"#), Ok(size));
+        assert_eq!(Size::from(exec::Size::from(size)), size);
+        for bad in [
+            "",
+            "{}",
+            r#"{"Width":80}"#,
+            r#"{"Width":-1,"Height":70000}"#,
+        ] {
+            assert_eq!(
+                Size::decode(bad.as_bytes()),
+                Err(MessageError::MalformedSize)
+            );
+        }
+        assert_eq!(Control::Signal(15).encode(), &b"\x05{\"signal\":15}"[..]);
+        assert_eq!(Control::Detach.encode(), &b"\x05{\"detach\":true}"[..]);
+        for control in [Control::Signal(1), Control::Signal(127), Control::Detach] {
+            assert_eq!(Control::decode(&control.encode()[1..]), Ok(control));
+        }
+        for bad in [
+            "",
+            "{}",
+            r#"{"signal":0}"#,
+            r#"{"signal":128}"#,
+            r#"{"detach":false}"#,
+            r#"{"kill":9}"#,
+        ] {
+            let refused = Control::decode(bad.as_bytes());
+            assert_eq!(refused, Err(MessageError::MalformedControl), "{bad}");
+        }
     }
 }

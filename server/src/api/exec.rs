@@ -1,323 +1,322 @@
-//! `GET /v1/nodes/{node}/exec`: an exec operation behind a WebSocket.
-//!
-//! ```text
-//! client --WebSocket--> input  --credit--> Sender(stdin)             } one operation,
-//! client <--WebSocket-- output <---------- Receiver(stdout, stderr)  } one QUIC stream
-//! ```
-//!
-//! The two pumps know nothing of each other: stdin without credit holds no output back, and a
-//! client that does not read holds no stdin back. Each holds one message at a time: the next is
-//! taken when the last is with the other side. When the client is gone the operation is dropped,
-//! and with it the command is stopped.
+//! `GET /v1/nodes/{node}/exec` and `GET /v1/nodes/{node}/execs/{id}/attach`: commands, new ones and
+//! ones that were kept, each behind a WebSocket.
 
-use std::time::Duration;
-
-use axum::extract::ws::{CloseFrame, Message as WsMessage, WebSocket, close_code};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt as _, StreamExt as _};
-use hub_protocol::kind::exec::{self, Open, Outcome};
-use hub_quic::operation::{Ended, Operation, Receiver, Sender};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use http::HeaderValue;
+use hub_protocol::kind;
+use hub_protocol::kind::exec::{
+    Accepted, Attach, ExecId, Offsets, OnDisconnect, Open, Outcome, Size,
+};
+use hub_quic::operation::Ended;
+use tracing::{Instrument as _, Span};
 
-use super::channel::{self, LastWord, Message};
-use crate::hangup::Hangup;
-use crate::seats::Seat;
+use super::Api;
+use super::channel::{self, LastWord};
+use super::problem::{Kind, Problem};
+use super::query::{Query, QueryError};
+use super::socket::{Carried, Upgrade};
+use crate::hub::Begun;
 
-/// How often something is said to a client, so that its kernel answers for one that is gone.
-const PING: Duration = Duration::from_secs(5);
-
-/// How long a client may take to be told why its exec is given up.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// How long a client that has had the last word may take to close.
-const CLOSING: Duration = Duration::from_secs(5);
-
-/// The same once the hub stops: nothing is under way any more.
-const CLOSING_AT_STOP: Duration = Duration::from_millis(250);
-
-/// A query that asks for no exec.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum QueryError {
-    #[error(
-        "the query parameter {0:?} is unknown; there are container, command, env, cwd, user, stdin"
-    )]
-    Unknown(String),
-    #[error("the query parameter {0} may be given once")]
-    Repeated(&'static str),
-    #[error("the query parameter stdin takes true or false")]
-    NotABool,
-    #[error("the query parameter env takes NAME=VALUE")]
-    NotAVariable,
-    #[error("the query parameter command is missing: once for the command and each argument")]
-    NoCommand,
+/// Run a command on a node
+///
+/// Upgrades to a WebSocket with the subprotocol `v5.channel.k8s.io`, once the command runs. The
+/// first byte of each binary message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the last word
+/// (a `Status` of Kubernetes' `meta/v1`), 4 a terminal's size (`{"Width":80,"Height":24}`), 5 what
+/// else there is to say (`{"signal":15}`, `{"detach":true}`), 255 closes the channel that follows. A
+/// message has at most 256 KiB. Closing the connection stops the command, or leaves it to itself if
+/// it is to be kept. The header `Hub-Exec-Id` says what to call it by.
+#[utoipa::path(
+    get, path = "/v1/nodes/{node}/exec", tag = "exec",
+    params(
+        ("node" = String, Path, description = "The node's name or id"),
+        ("command" = Vec<String>, Query, description = "The command and its arguments: repeated"),
+        ("container" = Option<String>, Query, description = "The container's name or id; without, the machine itself"),
+        ("env" = Option<Vec<String>>, Query, description = "NAME=VALUE: repeated"),
+        ("cwd" = Option<String>, Query, description = "The working directory"),
+        ("user" = Option<String>, Query, description = "The user, as the runtime takes it"),
+        ("stdin" = Option<bool>, Query, description = "Whether the command reads channel 0"),
+        ("tty" = Option<bool>, Query, description = "Whether it gets a terminal; then everything is printed on channel 1"),
+        ("cols" = Option<u16>, Query, description = "The terminal's width, in characters"),
+        ("rows" = Option<u16>, Query, description = "The terminal's height"),
+        ("on_disconnect" = Option<String>, Query, description = "What becomes of it when the connection is lost: kill (the default) or keep"),
+    ),
+    responses(
+        (status = 101, description = "The command runs; the WebSocket carries its streams"),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn exec_on_node(
+    State(api): State<Api>,
+    node: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    upgrade: Result<Upgrade, Problem>,
+) -> Result<Response, Problem> {
+    let run = async {
+        let Path(node) = node?;
+        let upgrade = upgrade?;
+        let open = parse_exec(query.as_deref())?;
+        // The query holds arguments and variables, which may be secret: no log has it.
+        let span = tracing::info_span!("exec", %node, container = open.container);
+        let ask = api.hub.ask(&node, &open).instrument(span.clone());
+        let begun = upgrade.while_there(ask).await?.answered()?;
+        let command = Command {
+            node: begun.node.to_string(),
+            id: ExecId(String::new()),
+            kept: open.on_disconnect == OnDisconnect::Keep,
+            stdin: open.stdin,
+            terminal: open.tty.is_some(),
+        };
+        command.carry(upgrade, begun, span)
+    };
+    run.await
+        .map_err(|problem: Problem| problem.operation("exec"))
 }
 
-/// What a query asks for. Errors repeat names only: values may be secret.
-pub(super) fn parse_query(query: &str) -> Result<Open, QueryError> {
-    let mut open = Open {
-        container: None,
-        argv: Vec::new(),
-        env: Vec::new(),
-        cwd: None,
-        user: None,
-        stdin: false,
-        tty: None,
-        on_disconnect: exec::OnDisconnect::Kill,
+/// Come back to a command that was kept
+///
+/// Upgrades to a WebSocket as `exec` does. What the command prints goes on behind the bytes that
+/// the client has seen; what lies before is sent as far as it is remembered. The headers
+/// `Hub-Stdout-Offset` and `Hub-Stderr-Offset` say where the channels begin: bytes between that and
+/// what was asked for are lost. Another client that is attached is let go. Closing the connection
+/// leaves the command to itself.
+#[utoipa::path(
+    get, path = "/v1/nodes/{node}/execs/{id}/attach", tag = "exec",
+    params(
+        ("node" = String, Path, description = "The node's name or id"),
+        ("id" = String, Path, description = "What to call the command by"),
+        ("stdout" = Option<u64>, Query, description = "Bytes of channel 1 that were seen; without both, it begins with the oldest that are remembered"),
+        ("stderr" = Option<u64>, Query, description = "Bytes of channel 2 that were seen"),
+        ("cols" = Option<u16>, Query, description = "The terminal's width, in characters, if the command has one"),
+        ("rows" = Option<u16>, Query, description = "The terminal's height"),
+    ),
+    responses(
+        (status = 101, description = "The client is attached; the WebSocket carries the command's streams"),
+        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn attach(
+    State(api): State<Api>,
+    place: Result<Path<(String, String)>, PathRejection>,
+    RawQuery(query): RawQuery,
+    upgrade: Result<Upgrade, Problem>,
+) -> Result<Response, Problem> {
+    let run = async {
+        let Path((node, id)) = place?;
+        let upgrade = upgrade?;
+        let open = parse_attach(id, query.as_deref())?;
+        let span = tracing::info_span!("attach", %node, id = %open.id);
+        let ask = api.hub.ask(&node, &open).instrument(span.clone());
+        let begun = upgrade.while_there(ask).await?.answered()?;
+        let command = Command {
+            node: begun.node.to_string(),
+            id: open.id,
+            kept: true,
+            stdin: true,
+            // That is for the agent to know: it passes over sizes without one.
+            terminal: true,
+        };
+        command.carry(upgrade, begun, span)
     };
-    let mut stdin = None;
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let value = value.into_owned();
-        match &*name {
-            "command" => open.argv.push(value),
-            "env" => match value.split_once('=') {
-                Some((name, value)) if !name.is_empty() => {
-                    open.env.push((name.to_owned(), value.to_owned()));
-                }
-                _ => return Err(QueryError::NotAVariable),
-            },
-            "container" => once("container", &mut open.container, value)?,
-            "cwd" => once("cwd", &mut open.cwd, value)?,
-            "user" => once("user", &mut open.user, value)?,
-            "stdin" => {
-                let value = value.parse().map_err(|_| QueryError::NotABool)?;
-                once("stdin", &mut stdin, value)?;
+    run.await
+        .map_err(|problem: Problem| problem.operation("attach"))
+}
+
+/// What an exec's query asks for.
+fn parse_exec(query: Option<&str>) -> Result<Open, QueryError> {
+    let query = Query::parse(
+        query,
+        &[
+            "container",
+            "command",
+            "env",
+            "cwd",
+            "user",
+            "stdin",
+            "tty",
+            "cols",
+            "rows",
+            "on_disconnect",
+        ],
+    )?;
+    let argv: Vec<String> = query.all("command").map(str::to_owned).collect();
+    if argv.is_empty() {
+        return Err(QueryError::Missing("command"));
+    }
+    let variable = |variable: &str| match variable.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(QueryError::Not("env", "NAME=VALUE")),
+    };
+    let size = parse_size(&query)?;
+    let tty = query.flag("tty")?.unwrap_or(false);
+    if size.is_some() && !tty {
+        let detail = "the query parameters cols and rows are for tty=true";
+        return Err(QueryError::Nonsense(detail.into()));
+    }
+    let on_disconnect = match query.one("on_disconnect")? {
+        None | Some("kill") => OnDisconnect::Kill,
+        Some("keep") => OnDisconnect::Keep,
+        Some(_) => return Err(QueryError::Not("on_disconnect", "kill or keep")),
+    };
+    Ok(Open {
+        container: query.text("container")?,
+        argv,
+        env: query.all("env").map(variable).collect::<Result<_, _>>()?,
+        cwd: query.text("cwd")?,
+        user: query.text("user")?,
+        stdin: query.flag("stdin")?.unwrap_or(false),
+        tty: tty.then_some(size.unwrap_or(Size { cols: 0, rows: 0 })),
+        on_disconnect,
+    })
+}
+
+/// What the query of one that comes back asks for.
+fn parse_attach(id: String, query: Option<&str>) -> Result<Attach, QueryError> {
+    const BYTES: &str = "a number of bytes";
+    let query = Query::parse(query, &["stdout", "stderr", "cols", "rows"])?;
+    let stdout = query.parsed("stdout", BYTES)?;
+    let stderr = query.parsed("stderr", BYTES)?;
+    let seen = (stdout.is_some() || stderr.is_some()).then_some(Offsets {
+        stdout: stdout.unwrap_or(0),
+        stderr: stderr.unwrap_or(0),
+    });
+    Ok(Attach {
+        id: ExecId(id),
+        seen,
+        size: parse_size(&query)?,
+    })
+}
+
+fn parse_size(query: &Query) -> Result<Option<Size>, QueryError> {
+    const CHARACTERS: &str = "a number of characters";
+    let cols = query.parsed("cols", CHARACTERS)?;
+    let rows = query.parsed("rows", CHARACTERS)?;
+    Ok((cols.is_some() || rows.is_some()).then_some(Size {
+        cols: cols.unwrap_or(0),
+        rows: rows.unwrap_or(0),
+    }))
+}
+
+/// A command, as its client sees it.
+struct Command {
+    node: String,
+    id: ExecId,
+    /// Whether it outlives its client.
+    kept: bool,
+    /// Whether it reads anything.
+    stdin: bool,
+    /// Whether it may have a terminal.
+    terminal: bool,
+}
+
+impl Command {
+    /// Carries it, once the agent has begun it or has found it again.
+    #[expect(clippy::result_large_err, reason = "that of a handler")]
+    fn carry(mut self, upgrade: Upgrade, begun: Begun, span: Span) -> Result<Response, Problem> {
+        let accepted = kind::decode::<Accepted>("Accepted", &begun.accepted);
+        let Accepted { id, offsets } = accepted.map_err(|error| {
+            let detail = format!("node {}: {error}; the command is given up", self.node);
+            Problem::new(Kind::NodeFailed, detail).node(&self.node)
+        })?;
+        self.id = id.clone();
+        let mut response = upgrade.carry(begun.operation, self, span);
+        for (name, value) in [
+            (channel::EXEC_ID_HEADER, id.0),
+            (channel::STDOUT_OFFSET_HEADER, offsets.stdout.to_string()),
+            (channel::STDERR_OFFSET_HEADER, offsets.stderr.to_string()),
+        ] {
+            // An id is what the agent says: one that is no header's value is left out.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers_mut().insert(name, value);
             }
-            unknown => return Err(QueryError::Unknown(unknown.chars().take(40).collect())),
+        }
+        Ok(response)
+    }
+
+    /// How to come back to it.
+    fn goes_on(&self) -> String {
+        let Self { node, id, .. } = self;
+        format!("it goes on, and `hub exec attach {node} {id}` comes back to it")
+    }
+
+    /// The last word of a command that nobody can follow any more.
+    fn lost(&self, why: &dyn std::fmt::Display) -> LastWord {
+        let node = &self.node;
+        if self.kept {
+            LastWord::Interrupted(format!(
+                "node {node}: the way to the command is lost ({why}); unless its agent has ended, {}",
+                self.goes_on()
+            ))
+        } else {
+            LastWord::Unknown(format!(
+                "node {node}: how the command ended is unknown, and it may still be running: {why}"
+            ))
         }
     }
-    if open.argv.is_empty() {
-        return Err(QueryError::NoCommand);
+}
+
+impl Carried for Command {
+    type Word = LastWord;
+
+    fn json(word: &LastWord) -> Vec<u8> {
+        word.to_json()
     }
-    open.stdin = stdin.unwrap_or(false);
-    Ok(open)
-}
 
-fn once<T>(name: &'static str, slot: &mut Option<T>, value: T) -> Result<(), QueryError> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(QueryError::Repeated(name)),
+    fn word(&self, done: Result<Bytes, Ended>) -> LastWord {
+        let node = &self.node;
+        let unknown = |why: &dyn std::fmt::Display| {
+            LastWord::Unknown(format!(
+                "node {node}: how the command ended is unknown, and it may still be running: {why}"
+            ))
+        };
+        match done {
+            Ok(body) => match kind::decode("Done", &body) {
+                Ok(Outcome::Exited(code)) => LastWord::Exited(code),
+                Ok(Outcome::Signaled(signal)) => LastWord::Signaled(signal),
+                Ok(Outcome::Unknown) => unknown(&"the node lost track of it"),
+                Ok(Outcome::Detached) => LastWord::Detached(format!(
+                    "node {node}: the command was detached, or another client has taken over; {}",
+                    self.goes_on()
+                )),
+                Err(error) => unknown(&error),
+            },
+            Err(ended) => self.lost(&ended),
+        }
     }
-}
 
-/// Why the client gets nothing more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Gone {
-    /// The hub stops, and has waited long enough.
-    Cut,
-    /// It closed, or its connection broke.
-    Left,
-    /// It broke the subprotocol, which it is told with this close code and text.
-    Violated(u16, String),
-}
-
-/// Carries an exec that the agent has begun until the command has ended or the client is gone.
-/// Dropping the operation early stops the command. Holds the connection's seat meanwhile.
-pub(super) async fn run(
-    socket: WebSocket,
-    operation: Operation,
-    node: &str,
-    stdin: bool,
-    hangup: Hangup,
-    seat: &Seat,
-) {
-    let (mut sink, stream) = socket.split();
-    let (refuses, refused) = oneshot::channel();
-    let sender = stdin.then(|| operation.sender(exec::STDIN));
-    let mut input = std::pin::pin!(input(stream, sender, refuses));
-    let gone = tokio::select! {
-        gone = &mut input => gone,
-        () = hangup.wait() => Gone::Left,
-        () = seat.cut() => Gone::Cut,
-        ended = output(&mut sink, &operation, node, refused) => match ended {
-            Ok(word) => {
-                drop(operation);
-                tracing::info!(?word, "exec ended");
-                // What the client still sends has to be read: a connection that is closed over
-                // unread bytes is reset, and takes the last word with it.
-                tokio::select! {
-                    _ = timeout(CLOSING, input) => {}
-                    () = hangup.wait() => {}
-                    () = async {
-                        seat.stopping().await;
-                        sleep(CLOSING_AT_STOP).await;
-                    } => {}
-                }
-                return;
-            }
-            Err(axum::Error { .. }) => Gone::Left,
-        },
-    };
-    drop(operation);
-    match gone {
-        Gone::Left => tracing::info!("the client is gone; the command is stopped"),
-        Gone::Cut => {
-            tracing::info!("the hub stops; the command is stopped");
-            let word = LastWord::Unknown(format!(
+    fn cut(&self) -> LastWord {
+        let node = &self.node;
+        if self.kept {
+            let goes_on = self.goes_on();
+            LastWord::Interrupted(format!("node {node}: the hub is stopping; {goes_on}"))
+        } else {
+            LastWord::Unknown(format!(
                 "node {node}: the hub is stopping; the command is told to stop, and how it ends \
                  is not waited for"
-            ));
-            let _ = timeout(FAREWELL, say_last(&mut sink, &word)).await;
-        }
-        Gone::Violated(code, reason) => {
-            tracing::warn!(%reason, "the client broke the protocol; the command is stopped");
-            let close = WsMessage::Close(Some(CloseFrame {
-                code,
-                reason: reason.into(),
-            }));
-            let _ = timeout(FAREWELL, sink.send(close)).await;
+            ))
         }
     }
-}
 
-/// From the client to the command, until the client is gone. Takes the next message when there was
-/// credit for all of the last.
-async fn input(
-    mut stream: SplitStream<WebSocket>,
-    mut stdin: Option<Sender>,
-    refuses: oneshot::Sender<()>,
-) -> Gone {
-    let mut refuses = Some(refuses);
-    loop {
-        let message = tokio::select! {
-            () = stopped(stdin.as_mut()) => {
-                stdin = None;
-                // The pump of the output may be gone already.
-                let _ = refuses.take().map(|refuses| refuses.send(()));
-                continue;
-            }
-            message = stream.next() => message,
-        };
-        let message = match message {
-            Some(Ok(WsMessage::Binary(message))) => message,
-            Some(Ok(WsMessage::Ping(_) | WsMessage::Pong(_))) => continue,
-            Some(Ok(WsMessage::Text(_))) => {
-                let reason = "text messages are not part of the subprotocol".to_owned();
-                return Gone::Violated(close_code::UNSUPPORTED, reason);
-            }
-            None | Some(Ok(WsMessage::Close(_)) | Err(_)) => return Gone::Left,
-        };
-        match Message::decode(message) {
-            Ok(Message::Stdin(bytes)) => {
-                if let Some(sender) = &mut stdin
-                    && sender.send(bytes).await.is_err()
-                {
-                    stdin = None;
-                    let _ = refuses.take().map(|refuses| refuses.send(()));
-                }
-            }
-            Ok(Message::Close(channel::STDIN)) => {
-                if let Some(mut sender) = stdin.take() {
-                    sender.finish();
-                }
-            }
-            // There is no terminal yet whose size could change.
-            Ok(Message::Resize(_) | Message::Empty) => {}
-            Ok(Message::Close(other)) => {
-                let reason = format!("channel {other} is not the client's to close");
-                return Gone::Violated(close_code::PROTOCOL, reason);
-            }
-            Ok(Message::Stdout(_) | Message::Stderr(_) | Message::Status(_)) => {
-                let reason = "only the server sends on channels 1 to 3".to_owned();
-                return Gone::Violated(close_code::PROTOCOL, reason);
-            }
-            Err(error) => return Gone::Violated(close_code::PROTOCOL, error.to_string()),
+    fn abandoned(&self) -> &'static str {
+        if self.kept {
+            "the command is left to itself"
+        } else {
+            "the command is stopped"
         }
     }
-}
 
-async fn stopped(sender: Option<&mut Sender>) {
-    match sender {
-        Some(sender) => sender.stopped().await,
-        None => std::future::pending().await,
+    fn input(&self) -> bool {
+        self.stdin
     }
-}
 
-/// From the command to the client: all it prints, then how it ended.
-async fn output(
-    sink: &mut SplitSink<WebSocket, WsMessage>,
-    operation: &Operation,
-    node: &str,
-    mut refused: oneshot::Receiver<()>,
-) -> Result<LastWord, axum::Error> {
-    let mut stdout = Some(operation.receiver(exec::STDOUT));
-    let mut stderr = Some(operation.receiver(exec::STDERR));
-    let mut takes_stdin = true;
-    let mut ping = interval_at(Instant::now() + PING, PING);
-    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let word = loop {
-        let message = tokio::select! {
-            chunk = chunk(&mut stdout), if stdout.is_some() => match chunk {
-                Some(chunk) => channel::encode(channel::STDOUT, &chunk),
-                None => continue,
-            },
-            chunk = chunk(&mut stderr), if stderr.is_some() => match chunk {
-                Some(chunk) => channel::encode(channel::STDERR, &chunk),
-                None => continue,
-            },
-            refused = &mut refused, if takes_stdin => {
-                takes_stdin = false;
-                match refused {
-                    Ok(()) => channel::encode(channel::CLOSE, &[channel::STDIN]),
-                    Err(_) => continue,
-                }
-            }
-            done = operation.done(), if stdout.is_none() && stderr.is_none() => {
-                break last_word(node, done);
-            }
-            _ = ping.tick() => {
-                sink.send(WsMessage::Ping(Bytes::new())).await?;
-                continue;
-            }
-        };
-        sink.send(WsMessage::Binary(message)).await?;
-    };
-    say_last(sink, &word).await?;
-    Ok(word)
-}
-
-async fn say_last(
-    sink: &mut SplitSink<WebSocket, WsMessage>,
-    word: &LastWord,
-) -> Result<(), axum::Error> {
-    let status = channel::encode(channel::STATUS, &word.to_json());
-    sink.send(WsMessage::Binary(status)).await?;
-    let close = CloseFrame {
-        code: close_code::NORMAL,
-        reason: "".into(),
-    };
-    sink.send(WsMessage::Close(Some(close))).await
-}
-
-/// The next bytes of an output. At its end, whichever, the receiver goes: why it ended early is
-/// what the operation itself says.
-async fn chunk(receiver: &mut Option<Receiver>) -> Option<Bytes> {
-    let chunk = receiver.as_mut()?.chunk().await.ok().flatten();
-    if chunk.is_none() {
-        *receiver = None;
+    fn is_command(&self) -> bool {
+        true
     }
-    chunk
-}
 
-fn last_word(node: &str, done: Result<Bytes, Ended>) -> LastWord {
-    let unknown = |why: &dyn std::fmt::Display| {
-        LastWord::Unknown(format!(
-            "node {node}: how the command ended is unknown, and it may still be running: {why}"
-        ))
-    };
-    match done {
-        Ok(body) => match hub_protocol::kind::decode("Done", &body) {
-            Ok(Outcome::Exited(code)) => LastWord::Exited(code),
-            Ok(Outcome::Signaled(signal)) if channel::SIGNALS.contains(&signal) => {
-                LastWord::Signaled(signal)
-            }
-            Ok(Outcome::Signaled(signal)) => unknown(&format_args!("there is no signal {signal}")),
-            Ok(Outcome::Unknown) => unknown(&"the node lost track of it"),
-            Ok(Outcome::Detached) => unknown(&"it was left to itself"),
-            Err(error) => unknown(&error),
-        },
-        Err(ended) => unknown(&ended),
+    fn resizes(&self) -> bool {
+        self.terminal
     }
 }
 
@@ -327,11 +326,16 @@ mod tests {
 
     use super::*;
 
+    fn parsed(query: &str) -> Result<Open, String> {
+        parse_exec(Some(query)).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn queries_are_read() {
         let query = "container=web&command=sh&command=-c&command=echo+%26%3D%20x&env=A=1&env=B=\
-                     &env=C=d=e&cwd=%2Ftmp&user=0:0&stdin=true";
-        let open = parse_query(query).unwrap();
+                     &env=C=d=e&cwd=%2Ftmp&user=0:0&stdin=true&tty=true&cols=80&rows=24\
+                     &on_disconnect=keep";
+        let open = parsed(query).unwrap();
         assert_eq!(open.container.as_deref(), Some("web"));
         assert_eq!(open.argv, ["sh", "-c", "echo &= x"]);
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -343,33 +347,60 @@ mod tests {
             (open.cwd.as_deref(), open.user.as_deref()),
             (Some("/tmp"), Some("0:0"))
         );
-        assert!(open.stdin);
-        let least = parse_query("command=true").unwrap();
+        assert!(open.stdin && open.on_disconnect == OnDisconnect::Keep);
+        assert_eq!(open.tty, Some(Size { cols: 80, rows: 24 }));
+        let least = parsed("command=true&tty=false").unwrap();
         assert!(!least.stdin && least.container.is_none() && least.env.is_empty());
+        assert!(least.tty.is_none() && least.on_disconnect == OnDisconnect::Kill);
+        let tty = parsed("command=sh&tty=true").unwrap().tty;
+        assert_eq!(tty, Some(Size { cols: 0, rows: 0 }));
     }
 
     #[test]
     fn queries_that_make_no_sense_are_refused_without_their_values() {
-        let refused = [
-            ("", QueryError::NoCommand),
-            ("stdin=true", QueryError::NoCommand),
-            ("command=a&tty=true", QueryError::Unknown("tty".into())),
-            ("command=a&stdin=hunter2", QueryError::NotABool),
-            ("command=a&env=hunter2", QueryError::NotAVariable),
-            ("command=a&env=%3Dhunter2", QueryError::NotAVariable),
-            (
-                "command=a&user=hunter2&user=hunter2",
-                QueryError::Repeated("user"),
-            ),
-            (
-                "command=a&stdin=true&stdin=true",
-                QueryError::Repeated("stdin"),
-            ),
-        ];
-        for (query, error) in refused {
-            let found = parse_query(query).unwrap_err();
-            assert_eq!(found, error);
-            assert!(!found.to_string().contains("hunter2"));
+        for (query, named) in [
+            ("", "command"),
+            ("stdin=true", "command"),
+            ("command=a&shell=hunter2", "shell"),
+            ("command=a&stdin=hunter2", "stdin"),
+            ("command=a&env=hunter2", "env"),
+            ("command=a&env=%3Dhunter2", "env"),
+            ("command=a&user=hunter2&user=hunter2", "user"),
+            ("command=a&stdin=true&stdin=true", "stdin"),
+            ("command=a&cols=80", "cols"),
+            ("command=a&tty=true&cols=-1", "cols"),
+            ("command=a&on_disconnect=hunter2", "on_disconnect"),
+        ] {
+            let error = parsed(query).unwrap_err();
+            assert!(
+                error.contains(named) && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn whoever_comes_back_says_what_they_have_seen() {
+        let parsed = |query| parse_attach("ab".into(), Some(query));
+        assert_eq!(parsed("").unwrap().seen, None);
+        let attach = parsed("stderr=7&rows=24").unwrap();
+        assert_eq!(attach.id, ExecId("ab".into()));
+        let seen = Offsets {
+            stdout: 0,
+            stderr: 7,
+        };
+        assert_eq!(attach.seen, Some(seen));
+        assert_eq!(attach.size, Some(Size { cols: 0, rows: 24 }));
+        assert!(parsed("stdout=x").is_err() && parsed("command=sh").is_err());
+    }
+
+    fn command(kept: bool) -> Command {
+        Command {
+            node: "shop".into(),
+            id: ExecId("0123456789abcdef".into()),
+            kept,
+            stdin: true,
+            terminal: true,
         }
     }
 
@@ -380,7 +411,7 @@ mod tests {
             Err(Ended::Over),
             Ok(Bytes::new()),
         ] {
-            let word = last_word("shop", done);
+            let word = command(false).word(done);
             let LastWord::Unknown(why) = &word else {
                 panic!("{word:?}")
             };
@@ -389,19 +420,40 @@ mod tests {
                 "{why}"
             );
         }
-        let encode = |outcome: &Outcome| Ok(hub_protocol::kind::encode(outcome));
-        assert_eq!(
-            last_word("a", encode(&Outcome::Exited(0))),
-            LastWord::Exited(0)
-        );
-        assert_eq!(
-            last_word("a", encode(&Outcome::Signaled(15))),
-            LastWord::Signaled(15)
-        );
-        let signal = Outcome::Signaled;
-        for outcome in [Outcome::Unknown, signal(0), signal(-9), signal(i32::MAX)] {
-            let word = last_word("a", encode(&outcome));
-            assert!(matches!(word, LastWord::Unknown(_)), "{outcome:?}");
+        let encode = |outcome: &Outcome| Ok(kind::encode(outcome));
+        let words = [
+            (Outcome::Exited(0), LastWord::Exited(0)),
+            (Outcome::Exited(3), LastWord::Exited(3)),
+            (Outcome::Signaled(9), LastWord::Signaled(9)),
+        ];
+        for (outcome, word) in words {
+            assert_eq!(command(false).word(encode(&outcome)), word);
         }
+        for outcome in [
+            Outcome::Unknown,
+            Outcome::Signaled(0),
+            Outcome::Signaled(128),
+        ] {
+            let word = command(true).word(encode(&outcome));
+            assert!(matches!(word, LastWord::Unknown(_)), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn of_one_that_is_kept_is_said_how_to_come_back() {
+        let lost = command(true).word(Err(Ended::Lost("idle".into())));
+        let detached = command(true).word(Ok(kind::encode(&Outcome::Detached)));
+        let cut = command(true).cut();
+        assert!(matches!(detached, LastWord::Detached(_)), "{detached:?}");
+        for word in [lost, cut] {
+            let LastWord::Interrupted(why) = &word else {
+                panic!("{word:?}")
+            };
+            assert!(
+                why.contains("hub exec attach shop 0123456789abcdef"),
+                "{why}"
+            );
+        }
+        assert!(matches!(command(false).cut(), LastWord::Unknown(_)));
     }
 }

@@ -9,11 +9,21 @@
 //! Every route demands the bearer token of the file `api-token`; beyond loopback there is TLS or no
 //! API. Errors are problem documents. The OpenAPI document is made from the code.
 
+mod build;
+mod call;
 pub mod channel;
+mod client;
+mod docker;
 mod exec;
+mod last_word;
 pub mod problem;
+#[allow(dead_code)]
+mod query;
 mod routes;
 mod serve;
+mod socket;
+#[allow(dead_code)]
+mod time;
 mod token;
 pub mod types;
 

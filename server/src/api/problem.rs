@@ -3,11 +3,11 @@
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use hub_ledger::CreateExposureRefusal;
-use hub_protocol::kind::FailureCode;
+use hub_protocol::kind::{Failure, FailureCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::hub::{AskError, CommandError};
+use crate::hub::{AskError, CallError, CommandError};
 use crate::store::StoreError;
 
 /// The media type of a problem document.
@@ -52,6 +52,11 @@ macro_rules! kinds {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
+            /// The kind of this name.
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|kind| kind.name() == name)
+            }
+
             /// Its name, the last part of a document's `type`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -73,6 +78,8 @@ macro_rules! kinds {
 kinds! {
     /// The request makes no sense.
     InvalidRequest = "invalid-request", BAD_REQUEST, "The request makes no sense";
+    /// The request's body is too large.
+    TooLarge = "too-large", PAYLOAD_TOO_LARGE, "The request is too large";
     /// The request carries no token, or a wrong one.
     Unauthorized = "unauthorized", UNAUTHORIZED, "The API token is missing or wrong";
     /// The API has no such path.
@@ -97,6 +104,14 @@ kinds! {
     Forbidden = "forbidden", FORBIDDEN, "The node's agent does not allow this";
     /// There is no such container on the node.
     NoSuchContainer = "no-such-container", NOT_FOUND, "There is no such container";
+    /// Something else that was named is not there: an image, a network, a path, a kept command.
+    NotFound = "not-found", NOT_FOUND, "It is not there";
+    /// It is in use, or a thing of that name exists and is another.
+    Conflict = "conflict", CONFLICT, "It is in use, or another";
+    /// The registry wants other credentials.
+    RegistryDenied = "registry-denied", UNPROCESSABLE_ENTITY, "The registry wants other credentials";
+    /// A step of the build failed, or the Dockerfile makes no sense.
+    BuildFailed = "build-failed", UNPROCESSABLE_ENTITY, "The build failed";
     /// The container does not run.
     NotRunning = "container-not-running", CONFLICT, "The container does not run";
     /// The command does not exist there.
@@ -133,8 +148,7 @@ impl Problem {
 
     /// What kind it is; `None` for one that only a later release knows.
     pub fn kind(&self) -> Option<Kind> {
-        let name = self.type_uri.strip_prefix(TYPE_PREFIX)?;
-        Kind::ALL.iter().copied().find(|kind| kind.name() == name)
+        Kind::named(self.type_uri.strip_prefix(TYPE_PREFIX)?)
     }
 
     /// The same, with whether repeating the request helps.
@@ -159,6 +173,31 @@ impl Problem {
             operation: Some(operation.into()),
             ..self
         }
+    }
+}
+
+impl Problem {
+    /// What an agent says of something that it had begun on `node`.
+    pub(crate) fn failure(node: &str, failure: &Failure) -> Self {
+        let detail = format!("node {node}: {failure}");
+        let problem = Self::new(failed(failure.code), detail);
+        problem.retry(failure.retry).node(node)
+    }
+}
+
+impl From<CallError> for Problem {
+    fn from(error: CallError) -> Self {
+        let retry = error.retry_helps();
+        let detail = error.to_string();
+        let (kind, node) = match error {
+            CallError::Ask(error) => return error.into(),
+            CallError::TooLarge { .. } => return Self::new(Kind::TooLarge, detail),
+            CallError::Failed { node, failure } => (failed(failure.code), node),
+            CallError::Lost { node, .. } => (Kind::NodeAway, node),
+            CallError::Unknown { node, .. } => (Kind::OutcomeUnknown, node),
+            CallError::Nonsense { node, .. } => (Kind::NodeFailed, node),
+        };
+        Self::new(kind, detail).retry(retry).node(node.to_string())
     }
 }
 
@@ -206,6 +245,10 @@ fn failed(code: FailureCode) -> Kind {
         FailureCode::FORBIDDEN => Kind::Forbidden,
         FailureCode::BUSY => Kind::NodeBusy,
         FailureCode::RUNTIME_UNAVAILABLE => Kind::RuntimeUnavailable,
+        FailureCode::NOT_FOUND => Kind::NotFound,
+        FailureCode::CONFLICT => Kind::Conflict,
+        FailureCode::REGISTRY_DENIED => Kind::RegistryDenied,
+        FailureCode::BUILD_FAILED => Kind::BuildFailed,
         _ => Kind::NodeFailed,
     }
 }
@@ -244,10 +287,8 @@ impl From<StoreError> for Problem {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use hub_ledger::{ExposureId, RemoveExposureRefusal};
-    use hub_protocol::kind::Failure;
-
     use super::*;
+    use hub_ledger::{ExposureId, RemoveExposureRefusal};
 
     #[test]
     fn names_are_unique_and_read_back() {
@@ -313,6 +354,10 @@ mod tests {
             (failed(FailureCode::NOT_RUNNING, true), 409, true),
             (failed(FailureCode::COMMAND_NOT_FOUND, false), 422, false),
             (failed(FailureCode::UNSUPPORTED, false), 501, false),
+            (failed(FailureCode::NOT_FOUND, false), 404, false),
+            (failed(FailureCode::CONFLICT, false), 409, false),
+            (failed(FailureCode::REGISTRY_DENIED, false), 422, false),
+            (failed(FailureCode::BUILD_FAILED, false), 422, false),
             (failed(FailureCode(999), false), 502, false),
             (
                 AskError::Unknown {

@@ -3,43 +3,41 @@
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, RawQuery, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use axum::{Extension, Json, Router};
+use axum::{Json, Router};
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use hub_ledger as ledger;
 use hub_ledger::{ExposureId, ExposureName};
 use hub_protocol::{NodeName, ports};
 use serde::de::DeserializeOwned;
-use tracing::Instrument as _;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use super::call::{self, Calls};
 use super::problem::{Kind, Problem};
 use super::types::{
     CreatedExposure, Exposure, Exposures, NewExposure, NewToken, Node, NodeSession, NodeState,
     Nodes, Secret, Status, Token,
 };
-use super::{Api, channel, exec};
-use crate::hangup::Hangup;
+use super::{Api, build, docker, exec};
 use crate::hub::{Addresses, Hub, NodeStatus};
-use crate::seats::Seat;
 
 /// The most bytes of a request's body.
 const MAX_BODY: usize = 64 * 1024;
-/// What a WebSocket may buffer before it reads or writes, in bytes: data waits in its channel.
-const READ_BUFFER: usize = 16 * 1024;
 
 /// All routes. Each demands the token.
 pub(super) fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/nodes", get(nodes))
-        .route("/v1/nodes/{node}/exec", get(exec_on_node))
+        .route("/v1/nodes/{node}/exec", get(exec::exec_on_node))
+        .route("/v1/nodes/{node}/execs/{id}/attach", get(exec::attach))
+        .route("/v1/nodes/{node}/build", get(build::build))
+        .route("/v1/nodes/{node}/docker", get(docker::docker))
         .route("/v1/tokens", post(create_token))
         .route("/v1/exposures", get(exposures).post(expose))
         .route("/v1/exposures/{id}", delete(unexpose))
@@ -47,6 +45,7 @@ pub(super) fn router(api: Api) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .merge(call::routes())
         .layer(middleware::from_fn_with_state(api.clone(), authenticate))
         .with_state(api)
 }
@@ -83,6 +82,28 @@ async fn method_not_allowed() -> Problem {
     )
 }
 
+/// The body of a request, as far as its route allows.
+pub(super) struct Limited(pub(super) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Limited {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let body = Bytes::from_request(request, state).await;
+        body.map(Self)
+            .map_err(|rejection| refused(rejection.status(), rejection.body_text()))
+    }
+}
+
+/// A body that is not taken.
+fn refused(status: StatusCode, detail: String) -> Problem {
+    let kind = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Kind::TooLarge,
+        _ => Kind::InvalidRequest,
+    };
+    Problem::new(kind, detail)
+}
+
 /// The JSON body of a request.
 struct Body<T>(T);
 
@@ -92,7 +113,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let body = Json::from_request(request, state).await;
         body.map(|Json(body)| Self(body))
-            .map_err(|rejection| Problem::new(Kind::InvalidRequest, rejection.body_text()))
+            .map_err(|rejection| refused(rejection.status(), rejection.body_text()))
     }
 }
 
@@ -305,69 +326,6 @@ async fn unexpose(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Run a command on a node
-///
-/// Upgrades to a WebSocket with the subprotocol `v5.channel.k8s.io`, once the command runs. The
-/// first byte of each binary message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the last word
-/// (a `Status` of Kubernetes' `meta/v1`), 4 a terminal's size, 255 closes the channel that
-/// follows. A message has at most 256 KiB. Closing the connection stops the command.
-#[utoipa::path(
-    get, path = "/v1/nodes/{node}/exec", tag = "nodes",
-    params(
-        ("node" = String, Path, description = "The node's name or id"),
-        ("command" = Vec<String>, Query, description = "The command and its arguments: repeated"),
-        ("container" = Option<String>, Query, description = "The container's name or id; without, the machine itself"),
-        ("env" = Option<Vec<String>>, Query, description = "NAME=VALUE: repeated"),
-        ("cwd" = Option<String>, Query, description = "The working directory"),
-        ("user" = Option<String>, Query, description = "The user, as the runtime takes it"),
-        ("stdin" = Option<bool>, Query, description = "Whether the command reads channel 0"),
-    ),
-    responses(
-        (status = 101, description = "The command runs; the WebSocket carries its streams"),
-        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
-    ),
-)]
-async fn exec_on_node(
-    State(api): State<Api>,
-    node: Result<Path<String>, PathRejection>,
-    RawQuery(query): RawQuery,
-    Extension(hangup): Extension<Hangup>,
-    Extension(seat): Extension<Seat>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Problem> {
-    let invalid = |detail: String| Problem::new(Kind::InvalidRequest, detail).operation("exec");
-    let Path(node) = node?;
-    let upgrade = upgrade.map_err(|rejection| invalid(rejection.body_text()))?;
-    let upgrade = upgrade.protocols([channel::SUBPROTOCOL]);
-    if upgrade.selected_protocol().is_none() {
-        let detail = format!(
-            "exec takes the WebSocket subprotocol {}",
-            channel::SUBPROTOCOL
-        );
-        return Err(invalid(detail));
-    }
-    let open = exec::parse_query(query.as_deref().unwrap_or_default())
-        .map_err(|error| invalid(error.to_string()))?;
-    // The query holds arguments and variables, which may be secret: no log has it.
-    let span = tracing::info_span!("exec", %node, container = open.container);
-    let stdin = open.stdin;
-    let operation = tokio::select! {
-        operation = api.hub.ask_exec(&node, open).instrument(span.clone()) => operation,
-        () = hangup.wait() => return Err(invalid("the client is gone".into())),
-    };
-    let operation = operation.map_err(|error| Problem::from(error).operation("exec"))?;
-    let upgrade = upgrade
-        .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(0)
-        .max_message_size(channel::MAX_MESSAGE)
-        .max_frame_size(channel::MAX_MESSAGE);
-    Ok(upgrade.on_upgrade(move |socket| async move {
-        exec::run(socket, operation, &node, stdin, hangup, &seat)
-            .instrument(span)
-            .await;
-    }))
-}
-
 /// This document
 #[utoipa::path(
     get, path = "/v1/openapi.json", tag = "hub",
@@ -390,9 +348,11 @@ pub fn document() -> utoipa::openapi::OpenApi {
                        errors are problem documents (RFC 9457).",
     ),
     paths(
-        status, nodes, exec_on_node, create_token, exposures, expose, unexpose, openapi
+        status, nodes, exec::exec_on_node, exec::attach, build::build, docker::docker,
+        create_token, exposures, expose, unexpose, openapi
     ),
-    modifiers(&BearerToken),
+    components(schemas(hub_protocol::kind::build::Build, hub_protocol::kind::build::Progress)),
+    modifiers(&BearerToken, &Calls),
     security(("token" = [])),
 )]
 struct Document;
@@ -417,6 +377,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use http::HeaderValue;
+
+    use hub_protocol::kind::call::METHODS;
 
     use super::*;
 
@@ -463,12 +425,24 @@ mod tests {
             "delete /v1/exposures/{id}",
             "get /v1/exposures",
             "get /v1/nodes",
+            "get /v1/nodes/{node}/build",
+            "get /v1/nodes/{node}/docker",
             "get /v1/nodes/{node}/exec",
+            "get /v1/nodes/{node}/execs/{id}/attach",
             "get /v1/openapi.json",
             "get /v1/status",
             "post /v1/exposures",
             "post /v1/tokens",
         ];
+        let calls = METHODS
+            .iter()
+            .map(|method| format!("post /v1/nodes/{{node}}/call/{method}"));
+        let mut expected: Vec<String> = expected
+            .map(str::to_owned)
+            .into_iter()
+            .chain(calls)
+            .collect();
+        expected.sort();
         assert_eq!(methods, expected);
         let schemas = document["components"]["schemas"].as_object().unwrap();
         for name in [
@@ -478,8 +452,18 @@ mod tests {
             "Token",
             "CreatedExposure",
             "Problem",
+            "CreateContainer",
+            "ContainerSummary",
+            "Change",
+            "Build",
         ] {
             assert!(schemas.contains_key(name), "{name}");
+        }
+        // Whatever the document refers to is in it.
+        let text = document.to_string();
+        for rest in text.split("#/components/schemas/").skip(1) {
+            let name = rest.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "{name} is missing");
         }
         assert_eq!(
             document["components"]["securitySchemes"]["token"]["scheme"],

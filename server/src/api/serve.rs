@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::client::Client;
 use crate::hangup::Hangup;
 use crate::seats::{self, Limits, Seat};
 
@@ -165,10 +166,12 @@ async fn http(
     seat: Seat,
 ) -> io::Result<()> {
     let router = TowerToHyperService::new(router);
-    let of_request = seat.clone();
+    let client = Client {
+        hangup,
+        seat: seat.clone(),
+    };
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(hangup.clone());
-        request.extensions_mut().insert(of_request.clone());
+        request.extensions_mut().insert(client.clone());
         router.call(request)
     });
     let connection = hyper::server::conn::http1::Builder::new()
