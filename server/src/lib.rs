@@ -17,6 +17,7 @@ pub mod enroll;
 pub mod files;
 mod hangup;
 pub mod hub;
+mod linger;
 pub mod proxy;
 mod seats;
 pub mod secret;

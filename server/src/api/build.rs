@@ -4,6 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use bytes::Bytes;
+use hub_protocol::NodeName;
 use hub_protocol::kind;
 use hub_protocol::kind::build::{Build, Built};
 use hub_protocol::kind::transfer::Ending;
@@ -54,9 +55,7 @@ pub(super) async fn build(
         let Begun {
             operation, node, ..
         } = upgrade.while_there(ask).await?.answered()?;
-        let carried = Building {
-            node: node.to_string(),
-        };
+        let carried = Building { node };
         Ok(upgrade.carry(operation, carried, span))
     };
     run.await
@@ -64,12 +63,12 @@ pub(super) async fn build(
 }
 
 struct Building {
-    node: String,
+    node: NodeName,
 }
 
 impl Building {
     fn failed(&self, kind: Kind, detail: String) -> Finish {
-        let problem = Problem::new(kind, detail).node(&self.node);
+        let problem = Problem::new(kind, detail).node(self.node.to_string());
         Finish::Failed(Box::new(problem.operation("build")))
     }
 }
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     fn word(done: Result<Bytes, Ended>) -> Finish {
-        let node = "shop".to_owned();
+        let node = "shop".parse().unwrap();
         Building { node }.word(done)
     }
 

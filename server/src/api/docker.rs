@@ -4,6 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use bytes::Bytes;
+use hub_protocol::NodeName;
 use hub_protocol::kind;
 use hub_protocol::kind::transfer::{DockerSocket, Ending};
 use hub_quic::operation::Ended;
@@ -45,7 +46,6 @@ pub(super) async fn docker(
         let Begun {
             operation, node, ..
         } = upgrade.while_there(ask).await?.answered()?;
-        let node = node.to_string();
         Ok(upgrade.carry(operation, Connection { node }, span))
     };
     run.await
@@ -53,7 +53,7 @@ pub(super) async fn docker(
 }
 
 struct Connection {
-    node: String,
+    node: NodeName,
 }
 
 impl Carried for Connection {
@@ -67,7 +67,7 @@ impl Carried for Connection {
         let node = &self.node;
         let broke = |why: &dyn std::fmt::Display| {
             let detail = format!("node {node}: the connection to the Docker socket broke: {why}");
-            let problem = Problem::new(Kind::OutcomeUnknown, detail).node(node);
+            let problem = Problem::new(Kind::OutcomeUnknown, detail).node(node.to_string());
             Finish::Failed(Box::new(problem.operation("docker")))
         };
         match done {

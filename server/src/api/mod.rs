@@ -15,14 +15,16 @@ pub mod channel;
 mod client;
 mod docker;
 mod exec;
+mod files;
 mod last_word;
+mod merge;
 pub mod problem;
-#[allow(dead_code)]
 mod query;
+mod records;
+mod relay;
 mod routes;
 mod serve;
 mod socket;
-#[allow(dead_code)]
 mod time;
 mod token;
 pub mod types;
@@ -34,6 +36,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+pub use files::PATH_STAT_HEADER;
 pub use problem::Problem;
 pub use routes::document;
 pub use serve::{Tls, TlsError};

@@ -3,6 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use hub_ledger::CreateExposureRefusal;
+use hub_protocol::NodeName;
 use hub_protocol::kind::{Failure, FailureCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -178,10 +179,10 @@ impl Problem {
 
 impl Problem {
     /// What an agent says of something that it had begun on `node`.
-    pub(crate) fn failure(node: &str, failure: &Failure) -> Self {
+    pub(crate) fn failure(node: &NodeName, failure: &Failure) -> Self {
         let detail = format!("node {node}: {failure}");
         let problem = Self::new(failed(failure.code), detail);
-        problem.retry(failure.retry).node(node)
+        problem.retry(failure.retry).node(node.to_string())
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use hub_ledger as ledger;
 use hub_ledger::{ExposureId, ExposureName};
-use hub_protocol::{NodeName, ports};
+use hub_protocol::{NodeName, kind, ports};
 use serde::de::DeserializeOwned;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
@@ -23,7 +23,7 @@ use super::types::{
     CreatedExposure, Exposure, Exposures, NewExposure, NewToken, Node, NodeSession, NodeState,
     Nodes, Secret, Status, Token,
 };
-use super::{Api, build, docker, exec};
+use super::{Api, build, docker, exec, files, records};
 use crate::hub::{Addresses, Hub, NodeStatus};
 
 /// The most bytes of a request's body.
@@ -38,6 +38,10 @@ pub(super) fn router(api: Api) -> Router {
         .route("/v1/nodes/{node}/execs/{id}/attach", get(exec::attach))
         .route("/v1/nodes/{node}/build", get(build::build))
         .route("/v1/nodes/{node}/docker", get(docker::docker))
+        .route("/v1/nodes/{node}/logs", get(records::logs))
+        .route("/v1/nodes/{node}/stats", get(records::stats))
+        .route("/v1/nodes/{node}/images/save", get(files::save))
+        .route("/v1/events", get(records::events))
         .route("/v1/tokens", post(create_token))
         .route("/v1/exposures", get(exposures).post(expose))
         .route("/v1/exposures/{id}", delete(unexpose))
@@ -45,7 +49,13 @@ pub(super) fn router(api: Api) -> Router {
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        // These have bounds of their own, or none.
         .merge(call::routes())
+        .route(
+            "/v1/nodes/{node}/archive",
+            get(files::copy_out).put(files::copy_in),
+        )
+        .route("/v1/nodes/{node}/images/load", post(files::load))
         .layer(middleware::from_fn_with_state(api.clone(), authenticate))
         .with_state(api)
 }
@@ -348,10 +358,18 @@ pub fn document() -> utoipa::openapi::OpenApi {
                        errors are problem documents (RFC 9457).",
     ),
     paths(
-        status, nodes, exec::exec_on_node, exec::attach, build::build, docker::docker,
+        status, nodes, exec::exec_on_node, exec::attach, build::build, docker::docker, records::logs,
+        records::stats, records::events, files::copy_out, files::copy_in, files::save, files::load,
         create_token, exposures, expose, unexpose, openapi
     ),
-    components(schemas(hub_protocol::kind::build::Build, hub_protocol::kind::build::Progress)),
+    // What lists, optional replies and texts hold.
+    components(schemas(
+        kind::build::Build, kind::build::Progress, kind::call::Progress, kind::call::Change,
+        kind::call::container::Created, kind::call::container::Container,
+        kind::call::container::ExitState, kind::call::container::Summary,
+        kind::call::image::Image, kind::call::image::Pulled, kind::call::volume::Volume,
+        kind::call::network::Network, kind::call::exec::Kept,
+    )),
     modifiers(&BearerToken, &Calls),
     security(("token" = [])),
 )]
@@ -423,16 +441,23 @@ mod tests {
         methods.sort();
         let expected = [
             "delete /v1/exposures/{id}",
+            "get /v1/events",
             "get /v1/exposures",
             "get /v1/nodes",
+            "get /v1/nodes/{node}/archive",
             "get /v1/nodes/{node}/build",
             "get /v1/nodes/{node}/docker",
             "get /v1/nodes/{node}/exec",
             "get /v1/nodes/{node}/execs/{id}/attach",
+            "get /v1/nodes/{node}/images/save",
+            "get /v1/nodes/{node}/logs",
+            "get /v1/nodes/{node}/stats",
             "get /v1/openapi.json",
             "get /v1/status",
             "post /v1/exposures",
+            "post /v1/nodes/{node}/images/load",
             "post /v1/tokens",
+            "put /v1/nodes/{node}/archive",
         ];
         let calls = METHODS
             .iter()

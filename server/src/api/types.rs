@@ -5,8 +5,11 @@
 
 use std::fmt;
 
+use hub_protocol::kind::records::EventRecord;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use super::problem::Problem;
 
 /// A text that is shown to the one who asked for it, and to nobody else: it redacts itself in
 /// `Debug`.
@@ -238,6 +241,41 @@ pub struct CreatedExposure {
 pub struct Exposures {
     /// Oldest first.
     pub exposures: Vec<Exposure>,
+}
+
+/// A line of a watch of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeRecord {
+    /// The node's name.
+    pub node: String,
+    /// What is said of it.
+    #[serde(flatten)]
+    pub record: Record,
+}
+
+/// What a watch of events says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Record {
+    /// By the node itself.
+    Node(EventRecord),
+    /// By the hub.
+    Hub(HubRecord),
+}
+
+/// What the hub says in a watch of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "record", rename_all = "snake_case")]
+pub enum HubRecord {
+    /// The node is away: its events are waited for.
+    Away,
+    /// It is back, and its events go on where they stopped.
+    Back,
+    /// It can't be watched any more; the others are.
+    Failed {
+        /// Why.
+        problem: Problem,
+    },
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hub_ledger::Timestamp;
+use hub_ledger::{Node, Timestamp};
 use hub_protocol::NodeName;
 use hub_protocol::kind::{Failure, Request, exec};
 use hub_protocol::outcome::Outcome;
@@ -127,6 +127,23 @@ pub(crate) async fn begun(operation: &Operation, patience: Duration) -> Result<B
 }
 
 impl Hub {
+    /// The node of this name or id, which is not revoked.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn known(&self, node: &str) -> Result<Node, AskError> {
+        match self.find(node).await {
+            Ok(Some(found)) if found.revoked.is_some() => {
+                Err(AskError::Revoked { node: found.name })
+            }
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(AskError::NoSuchNode {
+                node: node.to_owned(),
+            }),
+            Err(error) => Err(AskError::Ledger(error.to_string())),
+        }
+    }
+
     /// Runs a command on a node: gives the operation once the agent has begun it.
     ///
     /// # Errors

@@ -1,10 +1,13 @@
 //! The hub as its API and its data plane see it: what can be asked, and of whom.
 //!
-//! [`ask`] opens any operation on a node; [`call`] asks one question and has its answer. The rest
-//! is the ledger's.
+//! [`ask`] opens any operation on a node; [`call`] asks one question and has its answer. A watch goes
+//! on through the loss of sessions, by the rules of `follow`. The rest is the ledger's.
 
 pub mod ask;
 pub mod call;
+mod follow;
+mod incoming;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +23,10 @@ use hub_protocol::{Fingerprint, NodeId, NodeName};
 pub use ask::{ANSWER_TIMEOUT, AskError, Begun};
 pub(crate) use ask::{NotBegun, begun};
 pub use call::CallError;
+pub use follow::GaveUp;
+pub use incoming::Broke;
+pub(crate) use incoming::Incoming;
+pub(crate) use watch::{Piece, Watch, nanos};
 
 use crate::ca::Ca;
 use crate::clock::Clock;

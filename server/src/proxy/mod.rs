@@ -72,6 +72,7 @@ pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
 
 use crate::hangup::Hangup;
 use crate::hub::{NotBegun, begun};
+use crate::linger::linger;
 use crate::seats::{self, Limits, Seat};
 
 /// How long a connection goes on whose browser has closed or reset it.
@@ -248,7 +249,7 @@ impl Proxy {
             }
         };
         if let Some(body) = body.filter(|body| !waits && !body.is_end_stream()) {
-            tokio::spawn(upload::linger(body));
+            tokio::spawn(linger(body));
         }
         Ok(response)
     }

@@ -1,7 +1,6 @@
 //! The body of a request on its way from the browser into the operation's channel.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hub_protocol::kind;
@@ -9,17 +8,10 @@ use hub_protocol::kind::http::Message;
 use hub_quic::operation::{Operation, Sender};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use super::exchange::settled;
 use super::head;
-
-/// How long a body that nobody wants is read on for, so that the browser reads the response
-/// before it learns that the connection is closed.
-const LINGER: Duration = Duration::from_secs(30);
-
-/// How long such a body may bring nothing.
-const LINGER_IDLE: Duration = Duration::from_secs(5);
+use crate::linger::linger;
 
 enum Uploaded {
     /// All of it is on its way.
@@ -76,12 +68,4 @@ async fn carry(body: &mut Incoming, operation: &Operation, sender: &mut Sender) 
     }
     sender.finish();
     Uploaded::Whole
-}
-
-/// Reads what nobody wants, for a while.
-pub(super) async fn linger(mut body: Incoming) {
-    let _ = timeout(LINGER, async {
-        while let Ok(Some(Ok(_))) = timeout(LINGER_IDLE, body.frame()).await {}
-    })
-    .await;
 }
