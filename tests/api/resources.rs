@@ -66,7 +66,7 @@ async fn every_route_demands_the_token() {
             }
         }
     }
-    assert_eq!(requests, 3 * (19 + METHODS.len()));
+    assert_eq!(requests, 3 * (18 + METHODS.len()));
     world.stop().await;
 }
 
