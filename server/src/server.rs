@@ -7,6 +7,8 @@
 //! operators   TCP  HTTP          -> api        bearer token
 //! browsers    TCP  HTTP          -> proxy      what is exposed, and nothing else
 //! ```
+//!
+//! Where it is told to, it takes its own machine for a node, too: see [`Server::local_node`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,17 +19,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hub_protocol::code::CloseCode;
-use hub_protocol::{Deployment, Fingerprint};
+use hub_protocol::{Deployment, Fingerprint, NodeId, NodeName};
 use hub_quic::endpoint::{self, Network, Transport, UdpNetwork};
 use hub_quic::session::windows;
 use hub_quic::tls::{self, Credentials, HubCertificate, TlsError, TrustBundle};
+use hub_quic::transport::memory;
 use quinn::{Endpoint, VarInt};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustls::time_provider::TimeProvider;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -38,7 +41,7 @@ use crate::enroll::{self, EnrollConfig};
 use crate::hub::{Addresses, Hub};
 use crate::proxy::{self, LedgerRoutes, Proxy};
 use crate::secret::{HubSecret, SecretError};
-use crate::sessions::{self, SessionConfig, Sessions};
+use crate::sessions::{self, LocalNode, SessionConfig, Sessions};
 use crate::store::{Execution, Store, StoreError};
 
 /// What a hub is told.
@@ -257,6 +260,8 @@ pub struct Server {
     serving: JoinSet<()>,
     /// Everything else.
     tasks: JoinSet<()>,
+    /// Where connections of the hub's own machine go.
+    local: mpsc::Sender<(NodeId, memory::Connection)>,
     _lock: Option<Arc<File>>,
 }
 
@@ -352,8 +357,10 @@ impl Server {
             ca.clone(),
             enroll,
         ));
+        let (local, local_connections) = sessions::local_connections();
         tasks.spawn(sessions::serve(
             agents.clone(),
+            local_connections,
             store,
             clock.clone(),
             sessions,
@@ -373,6 +380,7 @@ impl Server {
             stop,
             serving,
             tasks,
+            local,
             _lock: lock,
         })
     }
@@ -380,6 +388,27 @@ impl Server {
     /// The hub, for whoever asks it from within the process.
     pub fn hub(&self) -> &Hub {
         &self.hub
+    }
+
+    /// Makes the hub's own machine a node of this name: whoever serves it connects by what this
+    /// gives. The node is there, and away, until somebody does.
+    ///
+    /// # Errors
+    /// [`StoreError::Local`]: a machine that joined has the name, or the node was revoked. Others:
+    /// the ledger can't answer.
+    pub async fn local_node(&self, name: NodeName) -> Result<LocalNode, StartError> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|error| StartError::Random(error.into()))?;
+        let (store, now) = (self.hub.store(), self.hub.clock().now());
+        let node = store
+            .ensure_local(name, NodeId::from_bytes(id), now)
+            .await?;
+        Ok(LocalNode {
+            id: node.id,
+            name: node.name,
+            deployment: store.deployment(),
+            connections: self.local.clone(),
+        })
     }
 
     /// Where it listens.
@@ -407,6 +436,11 @@ impl Server {
                 VarInt::from_u32(CloseCode::GOING_AWAY.0),
                 b"the hub is stopping",
             );
+        }
+        for (_, connected) in self.hub.sessions().all() {
+            // Those within the process have no endpoint.
+            let reason = "the hub is stopping";
+            connected.session.close(CloseCode::GOING_AWAY, reason);
         }
         for endpoint in &self.endpoints {
             let _ = timeout(Duration::from_secs(1), endpoint.wait_idle()).await;

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! Endpoint --Incoming--> listen --handshake, certificate--> admission --Hello, ledger--> Sessions
-//!                                                               |                           ^
+//! LocalNode --connect---------------------------------------^   |                           ^
 //!                                                               `- Refused, close           | get
 //!                                                                          API, data plane -'
 //! ```
+//!
+//! The hub's own machine is no different once its connection, which stays within the process, has
+//! come in: it says Hello, and has its session and its control stream like any other.
 //!
 //! [`Sessions`] is the list of who is connected now. The ledger decides who may be; a newer
 //! registration replaces an older one here at once, and the end of an older one never removes a
@@ -13,6 +16,7 @@
 
 mod admission;
 mod listen;
+mod local;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +29,10 @@ use hub_protocol::{Epoch, NodeId};
 use hub_quic::session::Session;
 use tokio::sync::{mpsc, watch};
 
-pub use listen::{SessionConfig, serve};
+pub use listen::SessionConfig;
+pub(crate) use listen::serve;
+pub use local::LocalNode;
+pub(crate) use local::channel as local_connections;
 
 use crate::clock::Clock;
 use crate::store::Store;

@@ -145,7 +145,8 @@ pub fn record(
     new: &NewCertificate,
     now: Timestamp,
 ) -> Result<Certificate, RecordRefusal> {
-    let Some(node) = &rows.node else {
+    // The hub's own machine has none.
+    let Some(node) = rows.node.as_ref().filter(|node| !node.is_local()) else {
         return Err(RecordRefusal::UnknownNode { node: new.node });
     };
     if let Some(revoked) = node.revoked {
@@ -236,7 +237,7 @@ pub fn trusted<'c>(
     now: Timestamp,
 ) -> Result<&'c Certificate, Distrust> {
     let node = node
-        .filter(|node| node.id == id)
+        .filter(|node| node.id == id && !node.is_local())
         .ok_or(Distrust::UnknownNode { node: id })?;
     let name = || node.name.clone();
     if let Some(revoked) = node.revoked {

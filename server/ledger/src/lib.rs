@@ -18,7 +18,10 @@ pub use exposure::{
     CreateExposureRefusal, Exposure, ExposureChange, ExposureId, ExposureName, ExposureTokenHash,
     NewExposure, RemoveExposureRefusal, Targets,
 };
-pub use node::{Node, Presence, RegisterRefusal, Registered, Registration, RevokeRefusal};
+pub use node::{
+    LocalRefusal, Node, Origin, Presence, Process, RegisterRefusal, Registered, Registration,
+    RevokeRefusal,
+};
 pub use time::Timestamp;
 pub use token::{
     CreateTokenRefusal, Join, JoinRefusal, JoinToken, JoinTokenHash, Joined, JoinedHow, NewToken,

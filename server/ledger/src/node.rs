@@ -1,6 +1,7 @@
 //! Nodes: who they are, whether they are connected, and which registration is current.
 //!
-//! A node row is made by [`crate::token::redeem`]. Each Hello of its agent is a registration and
+//! A node row is made by [`crate::token::redeem`], or by [`ensure_local`] for the hub's own machine.
+//! Each Hello of its agent is a registration and
 //! moves the epoch; whatever speaks for a registration names its epoch, so that the cleanup of an
 //! old session can never touch a newer one.
 
@@ -30,6 +31,21 @@ pub enum Presence {
     Away,
 }
 
+/// How a node came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A machine joined.
+    Joined {
+        /// The key that it joined with. Certificates of later keys are recorded beside it.
+        key: Fingerprint,
+        /// The join token that admitted it.
+        by: JoinTokenHash,
+    },
+    /// It is the hub's own machine, served within the hub's process: it has neither key nor
+    /// certificate, and nobody can join as it.
+    Local,
+}
+
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -37,10 +53,8 @@ pub struct Node {
     pub id: NodeId,
     /// Given by the operator; no other node has it.
     pub name: NodeName,
-    /// The key that it joined with. Certificates of later keys are recorded beside it.
-    pub key: Fingerprint,
-    /// The join token that admitted it.
-    pub admitted_by: JoinTokenHash,
+    /// How it came to be.
+    pub origin: Origin,
     /// When it joined.
     pub created: Timestamp,
     /// How often it has registered.
@@ -61,6 +75,94 @@ pub struct Node {
     pub targets_revision: u64,
 }
 
+impl Node {
+    /// A node that has never registered.
+    pub(crate) fn new(id: NodeId, name: NodeName, origin: Origin, now: Timestamp) -> Self {
+        Self {
+            id,
+            name,
+            origin,
+            created: now,
+            epoch: Epoch(0),
+            generation: Generation(0),
+            incarnation: None,
+            presence: Presence::Away,
+            presence_since: now,
+            last_seen: None,
+            revoked: None,
+            targets_revision: 0,
+        }
+    }
+
+    /// Whether it is the hub's own machine.
+    pub fn is_local(&self) -> bool {
+        self.origin == Origin::Local
+    }
+
+    /// The key that it joined with, if it did.
+    pub fn key(&self) -> Option<Fingerprint> {
+        match self.origin {
+            Origin::Joined { key, .. } => Some(key),
+            Origin::Local => None,
+        }
+    }
+}
+
+/// Why the hub's own machine does not become a node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LocalRefusal {
+    /// A machine that joined has the name.
+    #[error(
+        "the hub's own machine cannot be node {name}: a machine that joined is called so; \
+         choose another name for --local-node"
+    )]
+    NameTaken {
+        /// The name.
+        name: NodeName,
+    },
+    /// The hub's own machine was a node of that name, and was revoked.
+    #[error(
+        "the hub's own machine cannot be node {name} again: that was revoked at {revoked}, for \
+         good; choose another name for --local-node"
+    )]
+    Revoked {
+        /// The name.
+        name: NodeName,
+        /// When.
+        revoked: Timestamp,
+    },
+}
+
+/// The rows that [`ensure_local`] decides on.
+#[derive(Debug, Clone, Default)]
+pub struct LocalRows {
+    /// The node of the name asked for.
+    pub named: Option<Node>,
+    /// The hub's own machine, if it is a node already and was not revoked.
+    pub local: Option<Node>,
+}
+
+/// Makes the hub's own machine a node of this name, or finds that it is. One that had another name
+/// gets the new one; there is never more than one.
+pub fn ensure_local(
+    rows: LocalRows,
+    name: NodeName,
+    new_id: NodeId,
+    now: Timestamp,
+) -> Result<Node, LocalRefusal> {
+    if let Some(named) = rows.named {
+        return match (named.origin, named.revoked) {
+            (Origin::Joined { .. }, _) => Err(LocalRefusal::NameTaken { name }),
+            (Origin::Local, Some(revoked)) => Err(LocalRefusal::Revoked { name, revoked }),
+            (Origin::Local, None) => Ok(named),
+        };
+    }
+    Ok(match rows.local {
+        Some(local) => Node { name, ..local },
+        None => Node::new(new_id, name, Origin::Local, now),
+    })
+}
+
 /// What a Hello says that the ledger needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
@@ -68,7 +170,14 @@ pub struct Registration {
     pub node: NodeId,
     /// The key of that certificate.
     pub key: Fingerprint,
-    /// The agent process that says Hello.
+    /// Who says Hello.
+    pub process: Process,
+}
+
+/// The agent process that says Hello, by its own word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Which run of it.
     pub incarnation: Incarnation,
     /// The generation that the agent was told last; `None` if it remembers none.
     pub last_generation: Option<Generation>,
@@ -130,34 +239,57 @@ pub fn register(
         registration.key,
         now,
     )?;
-    let Some(mut node) = rows.node else {
+    let Some(node) = rows.node else {
         return Err(Distrust::UnknownNode {
             node: registration.node,
         }
         .into());
     };
-    let incarnation = registration.incarnation;
+    enter(node, rows.superseded, &registration.process, now)
+}
+
+/// Registers the agent of the hub's own machine, which the hub's process itself vouches for.
+pub fn register_local(
+    node: Option<Node>,
+    superseded: bool,
+    id: NodeId,
+    process: &Process,
+    now: Timestamp,
+) -> Result<Registered, RegisterRefusal> {
+    let local = node.filter(|node| node.id == id && node.is_local());
+    let node = local.ok_or(Distrust::UnknownNode { node: id })?;
+    if let Some(revoked) = node.revoked {
+        let name = node.name;
+        return Err(Distrust::Revoked { name, revoked }.into());
+    }
+    enter(node, superseded, process, now)
+}
+
+fn enter(
+    mut node: Node,
+    superseded: bool,
+    process: &Process,
+    now: Timestamp,
+) -> Result<Registered, RegisterRefusal> {
     let current = node.incarnation;
-    if rows.superseded {
+    if superseded {
         return Err(RegisterRefusal::Superseded { name: node.name });
     }
     // An agent without memory counts as one of the first generation: it is fenced if there was a
     // fence that it may have forgotten.
-    let claimed = registration
-        .last_generation
-        .unwrap_or_default()
-        .min(MAX_CLAIM);
+    let told = process.last_generation.unwrap_or_default();
+    let claimed = told.min(MAX_CLAIM);
     if claimed > node.generation {
         node.generation = next(claimed);
     }
     node.epoch = Epoch(node.epoch.0 + 1);
-    node.incarnation = Some(incarnation);
+    node.incarnation = Some(process.incarnation);
     node.presence = Presence::Connected;
     node.presence_since = now;
     node.last_seen = node.last_seen.max(Some(now));
     Ok(Registered {
-        fenced: registration.last_generation.unwrap_or_default() != node.generation,
-        superseded: current.filter(|current| *current != incarnation),
+        fenced: told != node.generation,
+        superseded: current.filter(|current| *current != process.incarnation),
         node,
     })
 }

@@ -8,9 +8,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use hub_protocol::{Epoch, Fingerprint, Generation, NodeId, NodeName};
+use hub_protocol::{Fingerprint, NodeId, NodeName};
 
-use crate::node::{Node, Presence};
+use crate::node::{Node, Origin};
 use crate::time::Timestamp;
 
 /// How long a token holds unless the operator says otherwise.
@@ -253,12 +253,18 @@ pub fn redeem(rows: RedeemRows, join: &Join, now: Timestamp) -> Result<Joined, J
         });
     }
     // A spent token still answers the node that it admitted, and nobody else.
-    let admitted = |node: &Node| node.key == join.key && node.admitted_by == token.hash;
+    let admitted = |node: &Node| {
+        node.origin
+            == Origin::Joined {
+                key: join.key,
+                by: token.hash,
+            }
+    };
     if token.uses_left == 0 && !rows.named.as_ref().is_some_and(admitted) {
         return Err(JoinRefusal::SpentToken { uses: token.uses });
     }
     match (rows.named, rows.keyed) {
-        (Some(node), _) if node.key != join.key => {
+        (Some(node), _) if node.key() != Some(join.key) => {
             return Err(JoinRefusal::NameTaken { name: node.name });
         }
         (Some(node), _) => {
@@ -280,21 +286,11 @@ pub fn redeem(rows: RedeemRows, join: &Join, now: Timestamp) -> Result<Joined, J
         return Err(JoinRefusal::ApprovalNeeded);
     }
     token.uses_left -= 1;
-    let node = Node {
-        id: join.new_id,
-        name: join.name.clone(),
+    let origin = Origin::Joined {
         key: join.key,
-        admitted_by: token.hash,
-        created: now,
-        epoch: Epoch(0),
-        generation: Generation(0),
-        incarnation: None,
-        presence: Presence::Away,
-        presence_since: now,
-        last_seen: None,
-        revoked: None,
-        targets_revision: 0,
+        by: token.hash,
     };
+    let node = Node::new(join.new_id, join.name.clone(), origin, now);
     Ok(Joined {
         node,
         how: JoinedHow::Admitted(token),

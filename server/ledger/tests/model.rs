@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use hub_ledger::certificate::{self, RecordRows};
 use hub_ledger::exposure::{self, CreateRows};
-use hub_ledger::node::{self, RegisterRows};
+use hub_ledger::node::{self, LocalRows, RegisterRows};
 use hub_ledger::token::{self, RedeemRows};
 use hub_ledger::{
     Certificate, CreateTokenRefusal, Distrust, Exposure, ExposureId, ExposureTokenHash, Join,
-    JoinRefusal, JoinToken, JoinTokenHash, Joined, JoinedHow, NewCertificate, NewExposure,
-    NewToken, Node, OutsideRefusal, Presence, RegisterRefusal, Registration, Serial, Timestamp,
+    JoinRefusal, JoinToken, JoinTokenHash, Joined, JoinedHow, LocalRefusal, NewCertificate,
+    NewExposure, NewToken, Node, Origin, OutsideRefusal, Presence, Process, RegisterRefusal,
+    Registration, Serial, Timestamp,
 };
 use hub_protocol::{Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
 use proptest::prelude::*;
@@ -46,6 +47,13 @@ enum Command {
         incarnation: u8,
         last_generation: Option<u64>,
     },
+    EnsureLocal {
+        name: u8,
+    },
+    RegisterLocal {
+        name: u8,
+        incarnation: u8,
+    },
     Seen {
         name: u8,
         epochs_ago: u64,
@@ -69,7 +77,8 @@ enum Command {
 
 fn command() -> impl Strategy<Value = Command> {
     use Command::{
-        Away, Certify, CreateToken, Expose, Join, Register, Revoke, Seen, Unexpose, Wait,
+        Away, Certify, CreateToken, EnsureLocal, Expose, Join, Register, RegisterLocal, Revoke,
+        Seen, Unexpose, Wait,
     };
     let generation = prop_oneof![
         3 => Just(None),
@@ -88,6 +97,9 @@ fn command() -> impl Strategy<Value = Command> {
                 Register { name, key, incarnation, last_generation }
             }
         ),
+        2 => (0..5_u8).prop_map(|name| EnsureLocal { name }),
+        3 => (0..5_u8, 0..4_u8)
+            .prop_map(|(name, incarnation)| RegisterLocal { name, incarnation }),
         3 => (0..4_u8, 0..3_u64).prop_map(|(name, epochs_ago)| Seen { name, epochs_ago }),
         3 => (0..4_u8, 0..3_u64).prop_map(|(name, epochs_ago)| Away { name, epochs_ago }),
         1 => (0..4_u8).prop_map(|name| Revoke { name }),
@@ -119,6 +131,13 @@ fn key(key: u8) -> Fingerprint {
 
 fn token_hash(token: u8) -> JoinTokenHash {
     JoinTokenHash([token; 32])
+}
+
+fn process(incarnation: u8, last_generation: Option<u64>) -> Process {
+    Process {
+        incarnation: Incarnation::from_bytes([incarnation; 16]),
+        last_generation: last_generation.map(Generation),
+    }
 }
 
 impl World {
@@ -182,7 +201,7 @@ impl World {
             keyed: self
                 .nodes
                 .values()
-                .find(|node| node.key == join.key)
+                .find(|node| node.key() == Some(join.key))
                 .cloned(),
         };
         let joined = token::redeem(rows, join, self.now())?;
@@ -224,10 +243,13 @@ impl World {
                 let registration = Registration {
                     node: self.id(name),
                     key: key(with),
-                    incarnation: Incarnation::from_bytes([incarnation; 16]),
-                    last_generation: last_generation.map(Generation),
+                    process: process(incarnation, last_generation),
                 };
                 self.register(&registration);
+            }
+            Command::EnsureLocal { name: called } => self.ensure_local(called),
+            Command::RegisterLocal { name, incarnation } => {
+                self.register_local(name, &process(incarnation, None));
             }
             Command::Seen { name, epochs_ago } => {
                 let Some(node) = self.named(name) else { return };
@@ -331,7 +353,8 @@ impl World {
         match self.join(&join) {
             Ok(joined) => {
                 assert!(!expired, "an expired token never admits");
-                assert_eq!((&joined.node.name, joined.node.key), (&join.name, join.key));
+                let node = &joined.node;
+                assert_eq!((&node.name, node.key()), (&join.name, Some(join.key)));
                 assert_eq!(
                     joined.node.revoked, None,
                     "a revoked node never joins again"
@@ -397,8 +420,11 @@ impl World {
         let &Registration {
             node: id,
             key,
-            incarnation,
-            last_generation,
+            process:
+                Process {
+                    incarnation,
+                    last_generation,
+                },
         } = registration;
         let superseded = self.superseded.contains(&(id, incarnation));
         let rows = RegisterRows {
@@ -432,6 +458,58 @@ impl World {
             Err(RegisterRefusal::Superseded { .. }) => assert!(superseded),
             Err(RegisterRefusal::Distrusted(distrust)) => {
                 assert_eq!(self.trusted(id, key), Err(distrust));
+            }
+        }
+    }
+
+    fn ensure_local(&mut self, called: u8) {
+        let new_id = NodeId::from_bytes(self.draw());
+        let locals = || self.nodes.values().filter(|node| node.is_local());
+        let rows = LocalRows {
+            named: self.named(called),
+            local: locals().find(|node| node.revoked.is_none()).cloned(),
+        };
+        let (named, local) = (rows.named.clone(), rows.local.clone());
+        match node::ensure_local(rows, name(called), new_id, self.now()) {
+            Ok(node) => {
+                assert!(node.is_local() && node.revoked.is_none());
+                assert_eq!(node.name, name(called));
+                if let Some(local) = local {
+                    assert_eq!(node.id, local.id, "the machine stays the node that it was");
+                }
+                self.put(node);
+            }
+            Err(LocalRefusal::NameTaken { .. }) => {
+                assert!(named.is_some_and(|node| !node.is_local()));
+            }
+            Err(LocalRefusal::Revoked { revoked, .. }) => {
+                assert_eq!(named.and_then(|node| node.revoked), Some(revoked));
+            }
+        }
+    }
+
+    fn register_local(&mut self, called: u8, process: &Process) {
+        let id = self.id(called);
+        let superseded = self.superseded.contains(&(id, process.incarnation));
+        let node = self.nodes.get(&id).cloned();
+        let registered = node::register_local(node.clone(), superseded, id, process, self.now());
+        match registered {
+            Ok(registered) => {
+                let before = node.expect("only a node registers");
+                assert!(before.is_local() && before.revoked.is_none() && !superseded);
+                assert_eq!(registered.node.epoch.0, before.epoch.0 + 1);
+                if let Some(old) = registered.superseded {
+                    self.superseded.insert((id, old));
+                }
+                self.put(registered.node);
+            }
+            Err(RegisterRefusal::Superseded { .. }) => assert!(superseded),
+            Err(RegisterRefusal::Distrusted(Distrust::Revoked { .. })) => {
+                assert!(node.is_some_and(|node| node.is_local() && node.revoked.is_some()));
+            }
+            Err(RegisterRefusal::Distrusted(distrust)) => {
+                assert_eq!(distrust, Distrust::UnknownNode { node: id });
+                assert!(!node.is_some_and(|node| node.is_local()));
             }
         }
     }
@@ -486,7 +564,7 @@ fn check_state(world: &World) {
         let admitted = world
             .nodes
             .values()
-            .filter(|node| node.admitted_by == token.hash)
+            .filter(|node| matches!(node.origin, Origin::Joined { by, .. } if by == token.hash))
             .count() as u32;
         assert!(token.uses_left <= token.uses, "uses never below zero");
         assert_eq!(
@@ -496,9 +574,26 @@ fn check_state(world: &World) {
         );
     }
     let names: BTreeSet<_> = world.nodes.values().map(|node| &node.name).collect();
-    let keys: BTreeSet<_> = world.nodes.values().map(|node| node.key).collect();
+    let keys: BTreeSet<_> = world.nodes.values().filter_map(Node::key).collect();
+    let locals = || world.nodes.values().filter(|node| node.is_local());
     assert_eq!(names.len(), world.nodes.len(), "a name never has two nodes");
-    assert_eq!(keys.len(), world.nodes.len(), "a key never has two nodes");
+    assert_eq!(
+        keys.len() + locals().count(),
+        world.nodes.len(),
+        "a key never has two nodes"
+    );
+    let standing = locals().filter(|node| node.revoked.is_none());
+    assert!(standing.count() <= 1, "the hub has one machine");
+    for local in locals() {
+        let certified = world
+            .certificates
+            .values()
+            .any(|held| held.node == local.id);
+        assert!(
+            !certified,
+            "nobody holds a certificate of the hub's machine"
+        );
+    }
     let labels: Vec<_> = world
         .exposures
         .values()
@@ -530,12 +625,11 @@ fn check_state(world: &World) {
 fn check_step(before: &World, after: &World) {
     for (id, old) in &before.nodes {
         let new = &after.nodes[id];
-        assert_eq!(
-            (&new.name, new.key),
-            (&old.name, old.key),
-            "a name never has two keys"
+        assert_eq!(new.origin, old.origin, "a name never has two keys");
+        assert!(
+            new.name == old.name || old.is_local(),
+            "only the hub's machine is renamed"
         );
-        assert_eq!(new.admitted_by, old.admitted_by);
         assert!(new.epoch >= old.epoch, "epochs never go back");
         if new.incarnation != old.incarnation {
             assert!(new.epoch > old.epoch, "another process has another epoch");

@@ -205,6 +205,7 @@ fn node(NodeStatus { node, connected }: NodeStatus) -> Node {
     Node {
         id: node.id.to_string(),
         name: node.name.to_string(),
+        local: node.is_local(),
         state,
         since: since.to_string(),
         created: node.created.to_string(),

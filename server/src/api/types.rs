@@ -96,6 +96,9 @@ pub struct Node {
     pub id: String,
     /// Its name.
     pub name: String,
+    /// Whether it is the hub's own machine, served within the hub's process.
+    #[serde(default)]
+    pub local: bool,
     /// Whether work can be given to it.
     pub state: NodeState,
     /// Since when it is in that state.

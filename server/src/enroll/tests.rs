@@ -161,8 +161,10 @@ async fn a_stranger_becomes_a_node_that_sessions_accept() {
     let registration = Registration {
         node: peer.node_id,
         key: peer.fingerprint,
-        incarnation: Incarnation::from_bytes([1; 16]),
-        last_generation: None,
+        process: hub_ledger::Process {
+            incarnation: Incarnation::from_bytes([1; 16]),
+            last_generation: None,
+        },
     };
     hub.store.register(registration, now).await.unwrap();
 }

@@ -2,19 +2,36 @@
 
 use hub_ledger::certificate::Distrust;
 use hub_ledger::node::RegisterRefusal;
-use hub_ledger::{Registration, Timestamp};
+use hub_ledger::{Process, Registration, Timestamp};
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
 use hub_protocol::session::{Control, Hello, Refused, Targets, Welcome, refusal, shown};
 use hub_protocol::version::VersionRange;
-use hub_protocol::{Deployment, NodeName};
+use hub_protocol::{Deployment, NodeId, NodeName};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control};
 use hub_quic::tls::PeerIdentity;
-use hub_quic::transport;
-use quinn::Connection;
+use hub_quic::transport::Connection;
 
 use super::Context;
 use crate::store::StoreError;
+
+/// Who a connection is from, and why that is believed.
+#[derive(Debug)]
+pub(super) enum Peer {
+    /// A node, by the certificate it showed.
+    Certified(PeerIdentity),
+    /// The hub's own machine: the connection stays within this process.
+    Local(NodeId),
+}
+
+impl Peer {
+    pub(super) fn node_id(&self) -> NodeId {
+        match self {
+            Self::Certified(identity) => identity.node_id,
+            Self::Local(node) => *node,
+        }
+    }
+}
 
 /// A Hello that was taken.
 pub(super) struct Admitted {
@@ -28,9 +45,7 @@ pub(super) struct Admitted {
 pub(super) async fn hello(
     connection: &Connection,
 ) -> Result<(ControlSender, ControlReceiver, Hello), ControlError> {
-    let stream = transport::Connection::from(connection.clone())
-        .accept()
-        .await;
+    let stream = connection.accept().await;
     let (sender, mut receiver) = control(stream.map_err(|e| ControlError::Lost(e.to_string()))?);
     match receiver.receive().await? {
         Control::Hello(hello) => Ok((sender, receiver, *hello)),
@@ -73,25 +88,30 @@ fn check(hello: &Hello, ours: Deployment) -> Result<u32, Refused> {
 pub(super) async fn admit(
     context: &Context,
     connection: &Connection,
-    identity: &PeerIdentity,
+    peer: &Peer,
     hello: &Hello,
 ) -> Result<Admitted, Refused> {
     let version = check(hello, context.store.deployment())?;
-    let registration = Registration {
-        node: identity.node_id,
-        key: identity.fingerprint,
+    let process = Process {
         incarnation: hello.incarnation,
         last_generation: hello.last_generation,
     };
     let now = context.clock.now();
-    let registered = context
-        .store
-        .register(registration, now)
-        .await
-        .map_err(|error| refused(&error))?;
+    let registered = match peer {
+        Peer::Certified(identity) => {
+            let registration = Registration {
+                node: identity.node_id,
+                key: identity.fingerprint,
+                process,
+            };
+            context.store.register(registration, now).await
+        }
+        Peer::Local(node) => context.store.register_local(*node, process, now).await,
+    };
+    let registered = registered.map_err(|error| refused(&error))?;
     let targets = context
         .store
-        .targets(identity.node_id)
+        .targets(peer.node_id())
         .await
         .map_err(|error| refused(&error))?;
     let node = registered.node;

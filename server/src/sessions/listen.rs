@@ -11,12 +11,14 @@ use hub_protocol::{Epoch, NodeId};
 use hub_quic::endpoint::{self, Handshakes};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session};
 use hub_quic::tls;
-use quinn::{Connecting, Connection, Endpoint, VarInt};
+use hub_quic::transport::Connection;
+use quinn::{Connecting, Endpoint, VarInt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument as _;
 
-use super::{Connected, Context, Sessions, admission, shown_address};
+use super::admission::Peer;
+use super::{Connected, Context, Sessions, admission, local, shown_address};
 use crate::clip;
 use crate::clock::Clock;
 use crate::store::Store;
@@ -49,9 +51,11 @@ impl Default for SessionConfig {
     }
 }
 
-/// Accepts agents until the endpoint is closed.
-pub async fn serve(
+/// Accepts agents until the endpoint is closed: those that dial, and the hub's own machine, whose
+/// connections come by `local`.
+pub(crate) async fn serve(
     endpoint: Endpoint,
+    local: local::Connections,
     store: Store,
     clock: Clock,
     sessions: Sessions,
@@ -67,6 +71,7 @@ pub async fn serve(
     tokio::select! {
         biased;
         () = accept(&endpoint, &context) => {}
+        () = local::accept(&context, local) => {}
         () = record_sightings(&context) => {}
     }
 }
@@ -142,12 +147,14 @@ async fn connect(context: Context, connecting: Connecting, ticket: Ticket) {
         }
     };
     let span = tracing::info_span!("session", id = %identity.node_id);
-    register(context, connection, identity)
+    register(context, connection.into(), Peer::Certified(identity))
         .instrument(span)
         .await;
 }
 
-async fn register(context: Context, connection: Connection, identity: tls::PeerIdentity) {
+/// From a connection whose other end is known to a session, and to its end.
+pub(super) async fn register(context: Context, connection: Connection, peer: Peer) {
+    let node_id = peer.node_id();
     let greeting = timeout(context.config.hello_timeout, admission::hello(&connection)).await;
     let (mut sender, receiver, hello) = match greeting {
         Ok(Ok(greeting)) => greeting,
@@ -168,7 +175,7 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
             return;
         }
     };
-    let admitted = match admission::admit(&context, &connection, &identity, &hello).await {
+    let admitted = match admission::admit(&context, &connection, &peer, &hello).await {
         Ok(admitted) => admitted,
         Err(refused) => {
             tracing::warn!(
@@ -212,29 +219,31 @@ async fn register(context: Context, connection: Connection, identity: tls::PeerI
         tracing::info!(%name, epoch = epoch.0, "gone before it was welcome: {}", clip::error(&reason));
         let session = &admitted.session;
         session.close(CloseCode::TIMED_OUT, "Welcome was not taken");
-        mark_away(&context, identity.node_id, epoch, now).await;
+        mark_away(&context, node_id, epoch, now).await;
         return;
     }
-    if !context.sessions.install(identity.node_id, connected) {
+    if !context.sessions.install(node_id, connected) {
         admitted
             .session
             .close(CloseCode::SUPERSEDED, "a newer session of this node stands");
         return;
     }
-    tracing::info!(%name, epoch = epoch.0, remote = %shown_address(connection.remote_address()), "connected");
+    let remote = connection.remote_address().map(shown_address);
+    let remote = remote.map(tracing::field::display);
+    tracing::info!(%name, epoch = epoch.0, remote, "connected");
     let reason = talk(
         &context,
         &admitted.session,
-        identity.node_id,
+        node_id,
         epoch,
         sender,
         receiver,
         queue,
     )
     .await;
-    if let Some(last_heard) = context.sessions.remove(identity.node_id, epoch) {
+    if let Some(last_heard) = context.sessions.remove(node_id, epoch) {
         tracing::info!(%name, epoch = epoch.0, "away: {}", clip::error(&reason));
-        mark_away(&context, identity.node_id, epoch, last_heard).await;
+        mark_away(&context, node_id, epoch, last_heard).await;
     } else {
         let reason = clip::error(&reason);
         tracing::info!(%name, epoch = epoch.0, "replaced by a newer session: {reason}");

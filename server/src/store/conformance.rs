@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use hub_ledger::{
     CreateExposureRefusal, CreateTokenRefusal, Distrust, ExposureId, ExposureTokenHash, Join,
-    JoinRefusal, JoinTokenHash, Joined, JoinedHow, NewCertificate, NewExposure, NewToken, Node,
-    Presence, RecordRefusal, RegisterRefusal, Registration, RemoveExposureRefusal, RevokeRefusal,
-    Serial, Timestamp,
+    JoinRefusal, JoinTokenHash, Joined, JoinedHow, LocalRefusal, NewCertificate, NewExposure,
+    NewToken, Node, Presence, Process, RecordRefusal, RegisterRefusal, Registration,
+    RemoveExposureRefusal, RevokeRefusal, Serial, Timestamp,
 };
 use hub_protocol::{Deployment, Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
 
@@ -44,6 +44,7 @@ macro_rules! suite {
             an_agent_with_another_generation_is_fenced,
             revocation_is_for_good,
             nodes_are_found,
+            the_hubs_own_machine_is_one_node,
             exposures_come_and_go,
             exposures_against_the_rules_are_not_stored,
             the_first_ca_stands,
@@ -127,6 +128,12 @@ fn hello(incarnation: u8) -> Registration {
     Registration {
         node: id(1),
         key: key(1),
+        process: process(incarnation),
+    }
+}
+
+fn process(incarnation: u8) -> Process {
+    Process {
         incarnation: Incarnation::from_bytes([incarnation; 16]),
         last_generation: None,
     }
@@ -153,8 +160,8 @@ pub(super) async fn a_token_admits_as_many_as_it_was_made_for<F: Future<Output =
     let store = with_token(make, 2).await;
     let Joined { node, how } = store.join(join("one", 1), NOW).await.unwrap();
     assert_eq!(
-        (node.id, &node.name, node.key),
-        (id(1), &name("one"), key(1))
+        (node.id, &node.name, node.key()),
+        (id(1), &name("one"), Some(key(1)))
     );
     assert!(matches!(how, JoinedHow::Admitted(token) if token.uses_left == 1));
     store.join(join("two", 2), NOW).await.unwrap();
@@ -353,7 +360,7 @@ pub(super) async fn registrations_count_up<F: Future<Output = Store>>(make: impl
     );
     assert_eq!(
         (node.incarnation, node.last_seen),
-        (Some(hello(1).incarnation), Some(later))
+        (Some(hello(1).process.incarnation), Some(later))
     );
 
     let expired = later.saturating_add(seconds(100));
@@ -457,7 +464,7 @@ pub(super) async fn a_superseded_process_stays_out<F: Future<Output = Store>>(
     let (store, _) = with_node(make).await;
     store.register(hello(1), NOW).await.unwrap();
     let second = store.register(hello(2), NOW).await.unwrap();
-    assert_eq!(second.superseded, Some(hello(1).incarnation));
+    assert_eq!(second.superseded, Some(hello(1).process.incarnation));
     let refusal = RegisterRefusal::Superseded { name: name("shop") };
     assert_eq!(
         store.register(hello(1), NOW).await,
@@ -480,7 +487,10 @@ pub(super) async fn an_agent_with_another_generation_is_fenced<F: Future<Output 
 ) {
     let (store, _) = with_node(make).await;
     let hello = |last| Registration {
-        last_generation: last,
+        process: Process {
+            last_generation: last,
+            ..process(1)
+        },
         ..hello(1)
     };
     let same = store
@@ -685,4 +695,73 @@ pub(super) async fn a_closed_store_says_so<F: Future<Output = Store>>(make: impl
     store.close().await.unwrap();
     assert_eq!(other.nodes().await, Err(StoreError::Closed));
     assert_eq!(other.close().await, Err(StoreError::Closed));
+}
+
+pub(super) async fn the_hubs_own_machine_is_one_node<F: Future<Output = Store>>(
+    make: impl Fn() -> F,
+) {
+    let (store, joined) = with_node(make).await;
+    let taken = LocalRefusal::NameTaken { name: name("shop") };
+    let refused = store.ensure_local(name("shop"), id(8), NOW).await;
+    assert_eq!(refused, Err(taken.into()));
+    let local = store.ensure_local(name("here"), id(8), NOW).await.unwrap();
+    assert!(local.is_local() && local.key().is_none());
+    assert_eq!(store.node(id(8)).await, Ok(Some(local.clone())));
+    // Again, and under another name: the same node.
+    let again = store.ensure_local(name("here"), id(9), NOW).await;
+    assert_eq!(again, Ok(local));
+    let renamed = store.ensure_local(name("hub"), id(9), NOW).await.unwrap();
+    assert_eq!((renamed.id, &renamed.name), (id(8), &name("hub")));
+    assert_eq!(store.node_named(name("here")).await, Ok(None));
+    // It registers by its own right, and in no other way.
+    let first = store.register_local(id(8), process(1), NOW).await.unwrap();
+    assert_eq!((first.node.epoch, first.superseded), (Epoch(1), None));
+    let second = store.register_local(id(8), process(2), NOW).await.unwrap();
+    assert_eq!(second.superseded, Some(process(1).incarnation));
+    let superseded = store.register_local(id(8), process(1), NOW).await;
+    assert!(matches!(
+        superseded,
+        Err(StoreError::Register(RegisterRefusal::Superseded { .. }))
+    ));
+    let stranger = Distrust::UnknownNode { node: joined.id };
+    assert_eq!(
+        store.register_local(joined.id, process(3), NOW).await,
+        Err(StoreError::Register(stranger.into()))
+    );
+    let stranger = Registration {
+        node: id(8),
+        ..hello(3)
+    };
+    let unknown = Distrust::UnknownNode { node: id(8) };
+    assert_eq!(
+        store.register(stranger, NOW).await,
+        Err(StoreError::Register(unknown.into()))
+    );
+    let certificate = NewCertificate {
+        node: id(8),
+        ..certificate(2, 2)
+    };
+    let unknown = RecordRefusal::UnknownNode { node: id(8) };
+    assert_eq!(
+        store.record_certificate(certificate, NOW).await,
+        Err(unknown.into())
+    );
+    // Nobody joins as it.
+    let joined = store.join(join("hub", 5), NOW).await;
+    assert!(matches!(
+        joined,
+        Err(StoreError::Join(
+            JoinRefusal::SpentToken { .. } | JoinRefusal::NameTaken { .. }
+        ))
+    ));
+    // Revoked, its name is gone for good, and the machine can be another node.
+    store.revoke_node(id(8), NOW).await.unwrap();
+    let revoked = LocalRefusal::Revoked {
+        name: name("hub"),
+        revoked: NOW,
+    };
+    let refused = store.ensure_local(name("hub"), id(9), NOW).await;
+    assert_eq!(refused, Err(revoked.into()));
+    let other = store.ensure_local(name("hub-2"), id(9), NOW).await.unwrap();
+    assert_eq!(other.id, id(9));
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use hub_ledger::{
-    CreateExposureRefusal, CreateTokenRefusal, JoinRefusal, RecordRefusal, RegisterRefusal,
-    RemoveExposureRefusal, RevokeRefusal,
+    CreateExposureRefusal, CreateTokenRefusal, JoinRefusal, LocalRefusal, RecordRefusal,
+    RegisterRefusal, RemoveExposureRefusal, RevokeRefusal,
 };
 use hub_protocol::NodeId;
 use rusqlite::ErrorCode;
@@ -62,6 +62,9 @@ pub enum StoreError {
     /// The rule for new certificates says no.
     #[error(transparent)]
     Record(#[from] RecordRefusal),
+    /// The rule for the hub's own machine says no.
+    #[error(transparent)]
+    Local(#[from] LocalRefusal),
     /// The rule for registrations says no.
     #[error(transparent)]
     Register(#[from] RegisterRefusal),

@@ -27,13 +27,13 @@ mod tests;
 use std::fmt;
 use std::path::PathBuf;
 
-use hub_ledger::node::{self, RegisterRows};
+use hub_ledger::node::{self, LocalRows, RegisterRows};
 use hub_ledger::token::RedeemRows;
 use hub_ledger::{
     Certificate, Exposure, ExposureChange, ExposureId, ExposureName, ExposureTokenHash, Join,
     JoinToken, JoinTokenHash, Joined, JoinedHow, NewCertificate, NewExposure, NewToken, Node,
-    Registered, Registration, RemoveExposureRefusal, Targets, Timestamp, certificate, exposure,
-    token,
+    Process, Registered, Registration, RemoveExposureRefusal, Targets, Timestamp, certificate,
+    exposure, token,
 };
 use hub_protocol::{Deployment, Epoch, NodeId, NodeName};
 use rusqlite::TransactionBehavior;
@@ -182,14 +182,46 @@ impl Store {
             let loaded = RegisterRows {
                 node: rows.node(registration.node)?,
                 certificates: rows.certificates_of_key(registration.key)?,
-                superseded: rows.is_superseded(registration.node, registration.incarnation)?,
+                superseded: rows
+                    .is_superseded(registration.node, registration.process.incarnation)?,
             };
             let registered = node::register(loaded, &registration, now)?;
-            let node = &registered.node;
-            rows.put_node(node)?;
-            if let Some(incarnation) = registered.superseded {
-                rows.supersede(node.id, incarnation, node.epoch, node::SUPERSEDED_KEPT)?;
-            }
+            registers(rows, &registered)?;
+            Ok(registered)
+        })
+        .await
+    }
+
+    /// Makes the hub's own machine a node of this name, or finds that it is.
+    pub async fn ensure_local(
+        &self,
+        name: NodeName,
+        new_id: NodeId,
+        now: Timestamp,
+    ) -> Result<Node, StoreError> {
+        self.write(move |rows| {
+            let loaded = LocalRows {
+                named: rows.node_named(&name)?,
+                local: rows.local_node()?,
+            };
+            let node = node::ensure_local(loaded, name, new_id, now)?;
+            rows.put_node(&node)?;
+            Ok(node)
+        })
+        .await
+    }
+
+    /// Registers the agent of the hub's own machine.
+    pub async fn register_local(
+        &self,
+        id: NodeId,
+        process: Process,
+        now: Timestamp,
+    ) -> Result<Registered, StoreError> {
+        self.write(move |rows| {
+            let superseded = rows.is_superseded(id, process.incarnation)?;
+            let registered = node::register_local(rows.node(id)?, superseded, id, &process, now)?;
+            registers(rows, &registered)?;
             Ok(registered)
         })
         .await
@@ -383,4 +415,14 @@ impl Store {
             })
             .await
     }
+}
+
+/// Writes down a registration that stands.
+fn registers(rows: &Rows<'_>, registered: &Registered) -> rusqlite::Result<()> {
+    let node = &registered.node;
+    rows.put_node(node)?;
+    if let Some(incarnation) = registered.superseded {
+        rows.supersede(node.id, incarnation, node.epoch, node::SUPERSEDED_KEPT)?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use hub_ledger::token::Purpose;
 use hub_ledger::{
     Certificate, Exposure, ExposureId, ExposureName, ExposureTokenHash, JoinToken, JoinTokenHash,
-    Node, Presence, Serial, Timestamp,
+    Node, Origin, Presence, Serial, Timestamp,
 };
 use hub_protocol::{Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
 use rusqlite::types::{FromSqlError, Type};
@@ -20,7 +20,8 @@ type Result<T> = rusqlite::Result<T>;
 pub(super) struct Rows<'t>(pub(super) &'t Connection);
 
 const NODE: &str = "SELECT id, name, key, admitted_by, created, epoch, generation, incarnation, \
-                    presence, presence_since, last_seen, revoked, targets_revision FROM nodes";
+                    presence, presence_since, last_seen, revoked, targets_revision, local \
+                    FROM nodes";
 const TOKEN: &str = "SELECT hash, purpose, automatic_approval, created, expires, uses, uses_left \
                      FROM join_tokens";
 const CERTIFICATE: &str =
@@ -70,17 +71,28 @@ impl Rows<'_> {
         self.one(&format!("{NODE} WHERE key = ?1"), [key.digest()], node)
     }
 
+    /// The hub's own machine, if it is a node and was not revoked.
+    pub(super) fn local_node(&self) -> Result<Option<Node>> {
+        let sql = format!("{NODE} WHERE local = 1 AND revoked IS NULL");
+        self.one(&sql, [], node)
+    }
+
     pub(super) fn put_node(&self, node: &Node) -> Result<()> {
+        let (key, by) = match node.origin {
+            Origin::Joined { key, by } => (Some(key), Some(by.0)),
+            Origin::Local => (None, None),
+        };
         self.0.execute(
-            "INSERT INTO nodes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) \
+            "INSERT INTO nodes VALUES \
+             (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
              ON CONFLICT (id) DO UPDATE SET name = ?2, key = ?3, admitted_by = ?4, created = ?5, \
              epoch = ?6, generation = ?7, incarnation = ?8, presence = ?9, presence_since = ?10, \
-             last_seen = ?11, revoked = ?12, targets_revision = ?13",
+             last_seen = ?11, revoked = ?12, targets_revision = ?13, local = ?14",
             params![
                 node.id.as_bytes(),
                 node.name.as_str(),
-                node.key.digest(),
-                node.admitted_by.0,
+                key.map(|key| *key.digest()),
+                by,
                 millis(node.created),
                 node.epoch.0.cast_signed(),
                 node.generation.0.cast_signed(),
@@ -93,6 +105,7 @@ impl Rows<'_> {
                 node.last_seen.map(millis),
                 node.revoked.map(millis),
                 node.targets_revision.cast_signed(),
+                node.is_local(),
             ],
         )?;
         Ok(())
@@ -285,8 +298,19 @@ fn node(row: &Row<'_>) -> Result<Node> {
     Ok(Node {
         id: NodeId::from_bytes(row.get(0)?),
         name: text(row, 1)?,
-        key: Fingerprint::from_digest(row.get(2)?),
-        admitted_by: JoinTokenHash(row.get(3)?),
+        origin: match (row.get(2)?, row.get(3)?, row.get(13)?) {
+            (Some(key), Some(by), false) => Origin::Joined {
+                key: Fingerprint::from_digest(key),
+                by: JoinTokenHash(by),
+            },
+            (None, None, true) => Origin::Local,
+            _ => {
+                return Err(unreadable(
+                    13,
+                    "a node that is half the hub's own machine".into(),
+                ));
+            }
+        },
         created: timestamp(row, 4)?,
         epoch: Epoch(row.get::<_, i64>(5)?.cast_unsigned()),
         generation: Generation(row.get::<_, i64>(6)?.cast_unsigned()),

@@ -19,7 +19,10 @@ use super::error::StoreError;
 const APPLICATION_ID: i64 = 0x4875_624c;
 
 /// Versions, and the scripts that lead to each from the one before.
-const MIGRATIONS: &[(i64, &str)] = &[(1, include_str!("schema_1.sql"))];
+const MIGRATIONS: &[(i64, &str)] = &[
+    (1, include_str!("schema_1.sql")),
+    (2, include_str!("schema_2.sql")),
+];
 
 /// The newest schema that this program knows.
 pub(super) const SCHEMA: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
@@ -137,7 +140,9 @@ fn set_up(
     path: &Path,
     fresh: Deployment,
 ) -> Result<Deployment, StoreError> {
-    connection.pragma_update(None, "foreign_keys", true)?;
+    // A table that is made anew keeps its rows' dependants; whether all of them still have what they
+    // point at is checked below.
+    connection.pragma_update(None, "foreign_keys", false)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Asked again under the lock: another program may have migrated it meanwhile.
@@ -146,6 +151,14 @@ fn set_up(
         transaction.execute_batch(script)?;
     }
     if version < SCHEMA {
+        let dangling = transaction
+            .prepare("PRAGMA foreign_key_check")?
+            .exists([])?;
+        if dangling {
+            return Err(StoreError::Corrupt(
+                "rows point at rows that are gone".into(),
+            ));
+        }
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", SCHEMA)?;
     }
@@ -157,6 +170,7 @@ fn set_up(
         .query_row("SELECT deployment FROM hub", [], |row| row.get(0))
         .map(Deployment::from_bytes)?;
     transaction.commit()?;
+    connection.pragma_update(None, "foreign_keys", true)?;
     Ok(deployment)
 }
 

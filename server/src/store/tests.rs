@@ -271,7 +271,7 @@ async fn a_value_that_no_hub_writes_is_an_error_and_no_panic() {
         .unwrap()
         .execute_batch(
             "INSERT INTO nodes VALUES (zeroblob(16), 'no node name', zeroblob(32), zeroblob(32), \
-             0, 0, 0, NULL, 'away', 0, NULL, NULL, 0)",
+             0, 0, 0, NULL, 'away', 0, NULL, NULL, 0, 0)",
         )
         .unwrap();
     let error = store.nodes().await.unwrap_err();
@@ -436,4 +436,54 @@ async fn a_decision_that_fails_late_leaves_nothing_behind() {
     });
     failed.await.unwrap_err();
     assert_eq!(store.ca().await, Ok(None));
+}
+
+/// A ledger of the first schema, as its release left it: everything in it is there afterwards, and
+/// what points at a node still does.
+#[tokio::test]
+async fn a_ledger_of_the_first_schema_is_brought_up_to_date() {
+    let (_directory, path) = place();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(include_str!("schema_1.sql")).unwrap();
+    old.execute_batch(
+        "PRAGMA application_id = 0x4875624c; PRAGMA user_version = 1;
+         INSERT INTO hub VALUES (1, zeroblob(16));
+         INSERT INTO nodes VALUES (x'01010101010101010101010101010101', 'shop',
+             zeroblob(32), zeroblob(32), 1, 5, 2, NULL, 'away', 3, 4, NULL, 6);
+         INSERT INTO superseded VALUES (x'01010101010101010101010101010101', zeroblob(16), 4);
+         INSERT INTO certificates VALUES (x'02020202020202020202020202020202',
+             x'01010101010101010101010101010101', zeroblob(32), 1, 2, 3);
+         INSERT INTO exposures VALUES (7, x'01010101010101010101010101010101', 8080, 'x',
+             zeroblob(32), 1);",
+    )
+    .unwrap();
+    drop(old);
+    let store = open(&path).await.unwrap();
+    let nodes = store.nodes().await.unwrap();
+    let [node] = &nodes[..] else {
+        panic!("{nodes:?}")
+    };
+    assert!(!node.is_local() && node.key().is_some());
+    assert_eq!((node.epoch.0, node.targets_revision), (5, 6));
+    assert_eq!(store.exposures().await.unwrap()[0].id.0, 7);
+    assert_eq!(store.targets(node.id).await.unwrap().ports, [8080]);
+    // Foreign keys hold again, and the new table is the one that they speak of.
+    let counts = store
+        .executor
+        .run(|connection| {
+            connection.execute("DELETE FROM nodes", [])?;
+            let count = |table| {
+                let sql = format!("SELECT count(*) FROM {table}");
+                connection.query_row(&sql, [], |row| row.get::<_, i64>(0))
+            };
+            Ok([
+                count("superseded")?,
+                count("certificates")?,
+                count("exposures")?,
+            ])
+        })
+        .await;
+    assert_eq!(counts, Ok([0, 0, 0]));
+    store.close().await.unwrap();
+    assert!(open(&path).await.is_ok(), "it opens again");
 }
