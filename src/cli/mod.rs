@@ -2,28 +2,41 @@
 //!
 //! ```text
 //! arguments --clap--> Cli --> one call of the client --> table or JSON on stdout
-//!                       `--> exec: streams both ways --> the remote exit code
+//!                       |--> logs, events, stats: records as they come
+//!                       `--> exec, docker: streams both ways --> the remote exit code
 //! ```
 //!
-//! What goes wrong is one message on stderr: what, where, what to do. Exit codes: 0, 1 where the
-//! hub or the network failed, 2 for arguments that make no sense; those of `hub exec` are in
-//! `exec`.
+//! One file for each group of commands. What goes wrong is one message on stderr: what, where, what
+//! to do. Exit codes: 0, 1 where the hub or the network failed, 2 for arguments that make no sense;
+//! `hub exec`, `run` and `docker` have codes of what they run, and 125 for failures of Hub.
 
+mod containers;
+mod docker;
+mod events;
 mod exec;
+mod images;
+mod logs;
+mod networks;
 mod show;
+mod stats;
 mod table;
+mod target;
+mod units;
+mod volumes;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use hub_server::api::types::{NewExposure, NewToken};
 use hub_server::api::{ApiToken, TOKEN_FILE};
 use serde::Serialize;
 
+use crate::client::records::Next;
 use crate::client::{Client, ClientError, DEFAULT_URL};
 use crate::demo::DemoArgs;
 use crate::settings::default_data_dir;
@@ -44,6 +57,8 @@ Examples:
   hub token create                           let a new machine join
   hub node ls                                see which machines there are
   hub exec shop-4/web -- nginx -t            run a command in a container on one
+  hub ps shop-4                              see which containers run on it
+  hub logs -f shop-4/web                     follow what one prints
   hub expose shop-4 8080 --name shop         let browsers reach a port of one"
 )]
 struct Cli {
@@ -87,7 +102,27 @@ enum Command {
     #[command(subcommand)]
     Token(TokenCommand),
     /// Run a command on a node
-    Exec(exec::ExecArgs),
+    Exec(Box<exec::ExecArgs>),
+    #[command(flatten)]
+    Containers(containers::ContainersCommand),
+    /// Print what a container printed
+    Logs(logs::LogsArgs),
+    /// Show what a container uses
+    Stats(stats::StatsArgs),
+    /// Watch what happens on nodes
+    Events(events::EventsArgs),
+    #[command(flatten)]
+    Images(images::ImagesCommand),
+    /// Volumes of a node
+    #[command(subcommand)]
+    Volume(volumes::VolumeCommand),
+    /// Networks of a node
+    #[command(subcommand)]
+    Network(networks::NetworkCommand),
+    /// Run docker against a node
+    Docker(docker::DockerArgs),
+    /// Keep a socket here that is a node's Docker socket
+    DockerSocket(docker::DockerSocketArgs),
     /// Let browsers reach a TCP port of a node
     #[command(after_help = "\
 Examples:
@@ -158,7 +193,7 @@ enum ExposuresCommand {
     },
 }
 
-/// Why a command failed, but for `hub exec`.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 enum CliError {
     #[error(transparent)]
@@ -167,6 +202,20 @@ enum CliError {
     Output(#[from] io::Error),
     #[error("{0:#}")]
     Demo(anyhow::Error),
+    /// What was named does not exist.
+    #[error("{0}")]
+    NotThere(String),
+    /// Arguments that clap takes and nobody can carry out.
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Time(#[from] units::NoTime),
+    #[error("{}: {error}", .path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Socket(#[from] docker::SocketError),
+    #[error("cannot run docker: {0}; is it installed, and in PATH?")]
+    Docker(io::Error),
 }
 
 /// Runs `hub` with these arguments, the program's name first, and gives its exit code.
@@ -197,25 +246,28 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     code
 }
 
-/// Whether arguments that can't be parsed are those of `hub exec`, whose exit codes are its own.
+/// Whether arguments that can't be parsed are those of a command whose exit codes are its own.
 fn is_exec(arguments: &[OsString]) -> bool {
     arguments
         .iter()
         .take_while(|argument| *argument != "--")
-        .any(|argument| argument == "exec")
+        .any(|argument| argument == "exec" || argument == "run" || argument == "docker")
 }
 
 async fn dispatch(cli: Cli) -> i32 {
-    if let Command::Exec(arguments) = cli.command {
-        return exec::run(client(&cli.api), arguments).await;
-    }
-    match command(cli.api, cli.command).await {
-        Ok(()) => 0,
+    let context = Context { api: cli.api };
+    finish(command(&context, cli.command).await, FAILED)
+}
+
+/// The exit code of a command; says what went wrong.
+fn finish(result: Result<i32, CliError>, failed: i32) -> i32 {
+    match result {
+        Ok(code) => code,
         // Whoever read our output has had enough.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             exec::BROKEN_PIPE
         }
-        Err(error) => fail(&error.to_string(), FAILED),
+        Err(error) => fail(&error.to_string(), failed),
     }
 }
 
@@ -225,69 +277,122 @@ fn fail(what: &str, code: i32) -> i32 {
     code
 }
 
-fn client(api: &ApiArgs) -> Result<Client, ClientError> {
-    let default = || default_data_dir("hub").join(TOKEN_FILE);
-    let token = ApiToken::load(&api.token_file.clone().unwrap_or_else(default))?;
-    Client::new(&api.url, &token, api.ca.as_deref())
+/// Says something on stderr while a command goes on. On a terminal in raw mode it stands on lines
+/// of its own, which end as that wants it.
+fn say(what: &str, raw: bool) {
+    let (begin, end) = if raw { ("\r\n", "\r\n") } else { ("", "\n") };
+    let text = format!("{begin}hub: {what}\n").replace('\n', end);
+    // Nobody is left to hear that nobody hears.
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
-async fn command(api: ApiArgs, command: Command) -> Result<(), CliError> {
-    match command {
-        Command::Demo(arguments) => crate::demo::run(arguments).await.map_err(CliError::Demo),
-        Command::Status => print(&api, &client(&api)?.status().await?, show::status),
-        Command::Node(NodeCommand::Ls) => print(&api, &client(&api)?.nodes().await?, show::nodes),
-        Command::Token(TokenCommand::Create { uses, ttl }) => {
-            // A part of a second is more than none.
-            let ttl_s = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-            let token = client(&api)?
-                .create_token(&NewToken { uses, ttl_s })
-                .await?;
-            print(&api, &token, show::token)
+/// A record that came; the loss and the return of the hub are said.
+fn said<T>(next: Next<T>) -> Option<(Bytes, Option<T>)> {
+    match next {
+        Next::Record { json, record } => return Some((json, record)),
+        Next::Lost(why) => say(&format!("{why}; trying again until the hub answers"), false),
+        Next::Back => say("the hub is back", false),
+    }
+    None
+}
+
+/// What every command needs.
+struct Context {
+    api: ApiArgs,
+}
+
+impl Context {
+    fn client(&self) -> Result<Client, ClientError> {
+        let default = || default_data_dir("hub").join(TOKEN_FILE);
+        let token = ApiToken::load(&self.api.token_file.clone().unwrap_or_else(default))?;
+        Client::new(&self.api.url, &token, self.api.ca.as_deref())
+    }
+
+    /// Whether JSON is wanted.
+    fn json(&self) -> bool {
+        self.api.json
+    }
+
+    /// Prints an answer for people or for programs.
+    fn print<T: Serialize>(
+        &self,
+        answer: &T,
+        for_people: impl FnOnce(&T) -> String,
+    ) -> Result<(), CliError> {
+        if self.json() {
+            return self.print_json(answer);
         }
-        Command::Expose { node, port, name } => {
-            let exposure = client(&api)?
-                .expose(&NewExposure { node, port, name })
-                .await?;
-            print(&api, &exposure, show::created_exposure)
-        }
-        Command::Exposures {
-            command: None | Some(ExposuresCommand::Ls),
-        } => print(&api, &client(&api)?.exposures().await?, show::exposures),
-        Command::Exposures {
-            command: Some(ExposuresCommand::Rm { id }),
-        } => {
-            client(&api)?.unexpose(id).await?;
-            if !api.json {
-                writeln!(io::stdout(), "Exposure {id} is removed.")?;
-            }
-            Ok(())
-        }
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "hub", &mut script);
-            Ok(io::stdout().write_all(&script)?)
-        }
-        Command::Exec(_) => unreachable!("it has exit codes of its own"),
+        write_out(for_people(answer))
+    }
+
+    /// Prints an answer for programs.
+    #[expect(clippy::unused_self, reason = "beside `print`")]
+    fn print_json<T: Serialize>(&self, answer: &T) -> Result<(), CliError> {
+        write_out(serde_json::to_string_pretty(answer).map_err(io::Error::from)?)
     }
 }
 
-/// Prints an answer for people or for programs.
-fn print<T: Serialize>(
-    api: &ApiArgs,
-    answer: &T,
-    for_people: impl Fn(&T) -> String,
-) -> Result<(), CliError> {
-    let mut text = if api.json {
-        serde_json::to_string_pretty(answer).map_err(io::Error::from)?
-    } else {
-        for_people(answer)
-    };
-    if !text.ends_with('\n') {
+/// Each on a line.
+fn lines(items: impl Iterator<Item = impl AsRef<str>>) -> String {
+    items.fold(String::new(), |text, item| text + item.as_ref() + "\n")
+}
+
+fn write_out(mut text: String) -> Result<(), CliError> {
+    if !text.ends_with('\n') && !text.is_empty() {
         text.push('\n');
     }
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     Ok(stdout.flush()?)
+}
+
+async fn command(context: &Context, command: Command) -> Result<i32, CliError> {
+    match command {
+        Command::Demo(arguments) => crate::demo::run(arguments).await.map_err(CliError::Demo)?,
+        Command::Status => context.print(&context.client()?.status().await?, show::status)?,
+        Command::Node(NodeCommand::Ls) => {
+            context.print(&context.client()?.nodes().await?, show::nodes)?;
+        }
+        Command::Token(TokenCommand::Create { uses, ttl }) => {
+            // A part of a second is more than none.
+            let ttl_s = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+            let new = NewToken { uses, ttl_s };
+            let token = context.client()?.create_token(&new).await?;
+            context.print(&token, show::token)?;
+        }
+        Command::Exec(arguments) => return Ok(exec::run(context, *arguments).await),
+        Command::Containers(command) => return containers::run(context, command).await,
+        Command::Logs(arguments) => return logs::run(context, arguments).await,
+        Command::Stats(arguments) => return stats::run(context, arguments).await,
+        Command::Events(arguments) => return events::run(context, arguments).await,
+        Command::Images(command) => return images::run(context, command).await,
+        Command::Volume(command) => return volumes::run(context, command).await,
+        Command::Network(command) => return networks::run(context, command).await,
+        Command::Docker(arguments) => return Ok(docker::run(context, arguments).await),
+        Command::DockerSocket(arguments) => return docker::listen(context, arguments).await,
+        Command::Expose { node, port, name } => {
+            let new = NewExposure { node, port, name };
+            let exposure = context.client()?.expose(&new).await?;
+            context.print(&exposure, show::created_exposure)?;
+        }
+        Command::Exposures {
+            command: None | Some(ExposuresCommand::Ls),
+        } => context.print(&context.client()?.exposures().await?, show::exposures)?,
+        Command::Exposures {
+            command: Some(ExposuresCommand::Rm { id }),
+        } => {
+            context.client()?.unexpose(id).await?;
+            if !context.json() {
+                writeln!(io::stdout(), "Exposure {id} is removed.")?;
+            }
+        }
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "hub", &mut script);
+            io::stdout().write_all(&script)?;
+        }
+    }
+    Ok(0)
 }
 
 #[cfg(test)]

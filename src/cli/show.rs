@@ -90,8 +90,23 @@ fn milliseconds(micros: u64) -> String {
     format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
 }
 
+/// Text of somebody else, which must not drive the terminal.
+pub(super) fn clean(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(shown).collect()
+}
+
+/// Milliseconds since 1970 as a point in time to the second.
+pub(super) fn time_of_ms(ms: i64) -> String {
+    let nanos = super::units::time_of_ns(ms.saturating_mul(1_000_000));
+    match nanos.split_once('.') {
+        Some((seconds, _)) => format!("{}Z", seconds.replace('T', " ")),
+        None => nanos,
+    }
+}
+
 /// A point in time to the second: `2026-01-31 09:30:00Z`. What is no point in time stays as it is.
-fn time(rfc3339: &str) -> String {
+pub(super) fn time(rfc3339: &str) -> String {
     match rfc3339.split_once('T') {
         Some((date, time)) if time.len() == 13 && time.is_ascii() => {
             format!("{date} {}Z", &time[..8])

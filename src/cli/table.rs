@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::show::clean;
+
 /// A table with a line of headings. Every row has as many cells as there are headings.
 pub(super) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = headings.map(width);
@@ -16,10 +18,7 @@ pub(super) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -
         let start = text.len();
         for (cell, width) in row.iter().zip(widths) {
             // What a node says of itself is shown, and must not move the cursor.
-            let cell: String = cell
-                .chars()
-                .map(|c| if c.is_control() { '?' } else { c })
-                .collect();
+            let cell = clean(cell);
             // Writing to a string does not fail.
             let _ = write!(text, "{cell:width$}  ");
         }

@@ -1,15 +1,18 @@
 //! Exec: a command on a node, its streams over a WebSocket.
 //!
 //! The connection lasts as long as the command. When it ends, however it does, the command is
-//! stopped: an [`Exec`] that is dropped, and a process that is killed, leave nothing running.
+//! stopped: an [`Exec`] that is dropped, and a process that is killed, leave nothing running. Where
+//! it was asked to be kept it goes on instead, and [`Client::attach`] comes back to it.
 
 use bytes::Bytes;
+use form_urlencoded::Serializer;
 use http::Uri;
-use hub_server::api::channel::{self, LastWord};
+use hub_protocol::kind::exec::{Offsets, OnDisconnect, Size};
+use hub_server::api::channel::{self, Control, LastWord};
 use tokio_tungstenite::tungstenite;
 
 use super::socket::{self, Incoming, Reader, Socket, Writer};
-use super::{Client, ClientError};
+use super::{Client, ClientError, parse, uri};
 
 /// What to run, and where. Arguments and variables may be secret: it has no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,11 +31,15 @@ pub struct Request {
     pub user: Option<String>,
     /// Whether the command reads what [`Input`] sends.
     pub stdin: bool,
+    /// A terminal of this size; none without. Then all it prints is on [`Event::Stdout`].
+    pub tty: Option<Size>,
+    /// What becomes of it when this client is gone.
+    pub on_disconnect: OnDisconnect,
 }
 
 impl Request {
     fn uri(&self) -> Result<Uri, ClientError> {
-        let mut query = form_urlencoded::Serializer::new(String::new());
+        let mut query = Serializer::new(String::new());
         let mut optional = |name, value: &Option<String>| {
             if let Some(value) = value {
                 query.append_pair(name, value);
@@ -50,27 +57,98 @@ impl Request {
         if self.stdin {
             query.append_pair("stdin", "true");
         }
-        let uri = super::uri(&["nodes", &self.node, "exec"], Some(&query.finish()));
-        uri.parse().map_err(|_| {
-            ClientError::Request(
-                "the command and its variables are too long: 64 KiB in all at most".into(),
-            )
-        })
+        if let Some(size) = self.tty {
+            query.append_pair("tty", "true");
+            append_size(&mut query, size);
+        }
+        if self.on_disconnect == OnDisconnect::Keep {
+            query.append_pair("on_disconnect", "keep");
+        }
+        parse(uri(&["nodes", &self.node, "exec"], Some(&query.finish())))
     }
 }
 
-/// Starts a command: comes back when it runs on the node.
-pub(super) async fn start(client: &Client, request: &Request) -> Result<Exec, ClientError> {
-    let (socket, _) = socket::open(client, request.uri()?).await?;
-    Ok(Exec { socket })
+/// Adds the sides of a terminal that are known.
+fn append_size(query: &mut Serializer<'_, String>, size: Size) {
+    for (name, side) in [("cols", size.cols), ("rows", size.rows)] {
+        if side > 0 {
+            query.append_pair(name, &side.to_string());
+        }
+    }
+}
+
+/// A kept command to come back to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attach {
+    /// The node's name or id.
+    pub node: String,
+    /// The command's id.
+    pub id: String,
+    /// What was seen of it; without, it begins with the oldest output that is remembered.
+    pub seen: Option<Offsets>,
+    /// The terminal's size, if the command has one.
+    pub size: Option<Size>,
+}
+
+impl Attach {
+    fn uri(&self) -> Result<Uri, ClientError> {
+        let mut query = Serializer::new(String::new());
+        if let Some(seen) = self.seen {
+            query.append_pair("stdout", &seen.stdout.to_string());
+            query.append_pair("stderr", &seen.stderr.to_string());
+        }
+        if let Some(size) = self.size {
+            append_size(&mut query, size);
+        }
+        let path = ["nodes", &self.node, "execs", &self.id, "attach"];
+        parse(uri(&path, Some(&query.finish())))
+    }
+}
+
+impl Client {
+    /// Runs a command on a node: comes back when it runs there.
+    pub async fn exec(&self, request: &Request) -> Result<Exec, ClientError> {
+        Exec::open(self, request.uri()?).await
+    }
+
+    /// Comes back to a kept command. Another client that is attached is let go.
+    pub async fn attach(&self, attach: &Attach) -> Result<Exec, ClientError> {
+        Exec::open(self, attach.uri()?).await
+    }
 }
 
 /// A command that runs on a node.
 pub struct Exec {
+    id: String,
+    offsets: Offsets,
     socket: Socket,
 }
 
 impl Exec {
+    async fn open(client: &Client, uri: Uri) -> Result<Self, ClientError> {
+        let (socket, headers) = socket::open(client, uri).await?;
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let number = |name: &str| text(name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Ok(Self {
+            id: text(channel::EXEC_ID_HEADER).unwrap_or_default().to_owned(),
+            offsets: Offsets {
+                stdout: number(channel::STDOUT_OFFSET_HEADER),
+                stderr: number(channel::STDERR_OFFSET_HEADER),
+            },
+            socket,
+        })
+    }
+
+    /// What to call it by, on its node.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// How many bytes it printed before those that come now.
+    pub fn offsets(&self) -> Offsets {
+        self.offsets
+    }
+
     /// Its two directions, which do not wait for each other.
     pub fn split(self) -> (Input, Output) {
         let (writer, reader) = self.socket.split();
@@ -99,6 +177,33 @@ impl Input {
     pub async fn finish(&mut self) -> Result<(), tungstenite::Error> {
         self.writer.close(channel::STDIN).await
     }
+
+    /// Says that the terminal has another size.
+    ///
+    /// # Errors
+    /// The connection broke; [`Output`] says more.
+    pub async fn resize(&mut self, size: Size) -> Result<(), tungstenite::Error> {
+        self.writer
+            .message(channel::Size::from(size).encode())
+            .await
+    }
+
+    /// Signals the command, with a number of [`channel::SIGNALS`].
+    ///
+    /// # Errors
+    /// The connection broke; [`Output`] says more.
+    pub async fn signal(&mut self, number: i32) -> Result<(), tungstenite::Error> {
+        self.writer.message(Control::Signal(number).encode()).await
+    }
+
+    /// Leaves the command to itself, whatever was asked before: it goes on, and the last word is
+    /// [`LastWord::Detached`].
+    ///
+    /// # Errors
+    /// The connection broke; [`Output`] says more.
+    pub async fn detach(&mut self) -> Result<(), tungstenite::Error> {
+        self.writer.message(Control::Detach.encode()).await
+    }
 }
 
 /// What comes from a command.
@@ -110,8 +215,11 @@ pub enum Event {
     Stderr(Bytes),
     /// It takes no more input.
     StdinClosed,
-    /// It ended so. The last event.
+    /// It ended so, or is left to itself. The last event.
     Ended(LastWord),
+    /// The connection ended before the command did, for this reason. The last event: whether the
+    /// command is being stopped or goes on is what was asked for.
+    Lost(String),
 }
 
 /// What the command prints, and how it ends.
@@ -120,25 +228,19 @@ pub struct Output {
 }
 
 impl Output {
-    /// The next event. Whoever does not ask for it makes the command wait. A connection that ends
-    /// without a last word is an unknown end.
+    /// The next event. Whoever does not ask for it makes the command wait.
     pub async fn next(&mut self) -> Event {
         loop {
-            let unknown = match self.reader.next().await {
-                Incoming::Data(channel::STDOUT, bytes) => return Event::Stdout(bytes),
-                Incoming::Data(channel::STDERR, bytes) => return Event::Stderr(bytes),
-                Incoming::Closed(channel::STDIN) => return Event::StdinClosed,
+            return match self.reader.next().await {
+                Incoming::Data(channel::STDOUT, bytes) => Event::Stdout(bytes),
+                Incoming::Data(channel::STDERR, bytes) => Event::Stderr(bytes),
+                Incoming::Closed(channel::STDIN) => Event::StdinClosed,
                 Incoming::Data(channel::STATUS, status) => {
-                    return Event::Ended(LastWord::from_json(&status));
+                    Event::Ended(LastWord::from_json(&status))
                 }
                 Incoming::Data(..) | Incoming::Closed(_) => continue,
-                Incoming::Lost(why) => why,
+                Incoming::Lost(why) => Event::Lost(why),
             };
-            let why = format!(
-                "the connection to the hub ended before the command did ({unknown}); \
-                 the command is being stopped, and may still be running"
-            );
-            return Event::Ended(LastWord::Unknown(why));
         }
     }
 }
@@ -158,6 +260,8 @@ mod tests {
             cwd: Some("/t p".into()),
             user: None,
             stdin: true,
+            tty: None,
+            on_disconnect: OnDisconnect::Kill,
         }
     }
 
@@ -175,6 +279,37 @@ mod tests {
             ..request()
         };
         assert_eq!(odd.uri().unwrap().path(), "/v1/nodes/a%20%2F%3Fb/exec");
+    }
+
+    #[test]
+    fn golden_terminals_and_returns() {
+        let size = Size { cols: 80, rows: 24 };
+        let terminal = Request {
+            command: vec!["sh".into()],
+            env: vec![],
+            container: None,
+            cwd: None,
+            tty: Some(size),
+            on_disconnect: OnDisconnect::Keep,
+            ..request()
+        };
+        assert_eq!(
+            terminal.uri().unwrap().query().unwrap(),
+            "command=sh&stdin=true&tty=true&cols=80&rows=24&on_disconnect=keep"
+        );
+        let attach = Attach {
+            node: "n".into(),
+            id: "0f".into(),
+            seen: Some(Offsets {
+                stdout: 7,
+                stderr: 0,
+            }),
+            size: Some(Size { rows: 0, ..size }),
+        };
+        assert_eq!(
+            attach.uri().unwrap().to_string(),
+            "/v1/nodes/n/execs/0f/attach?stdout=7&stderr=0&cols=80"
+        );
     }
 
     #[test]

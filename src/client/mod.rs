@@ -48,6 +48,7 @@ pub use backoff::Backoff;
 use connect::Connection;
 pub use connect::Endpoint;
 pub use error::ClientError;
+pub(crate) use records::may_pass;
 pub use socket::PIECE;
 pub use transfer::Download;
 pub use tunnel::{Cut, Tunnel};
@@ -134,11 +135,6 @@ impl Client {
         self.answer(Method::DELETE, &path, None::<&()>)
             .await
             .map(drop)
-    }
-
-    /// Runs a command on a node: see [`exec`].
-    pub async fn exec(&self, request: &exec::Request) -> Result<exec::Exec, ClientError> {
-        exec::start(self, request).await
     }
 
     async fn ask<T: DeserializeOwned>(

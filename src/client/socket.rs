@@ -8,6 +8,8 @@
 //! The connection lasts as long as the operation. When it ends, however it does, the hub hears of
 //! it at once: a socket that is dropped, and a process that is killed, reset it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -16,6 +18,8 @@ use http_body_util::Full;
 use hub_server::api::channel::{self, MAX_MESSAGE, SUBPROTOCOL};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -91,7 +95,11 @@ impl Socket {
     /// Its two directions, which do not wait for each other.
     pub(super) fn split(self) -> (Writer, Reader) {
         let (sink, stream) = self.stream.split();
-        (Writer { sink }, Reader { stream })
+        let reader = Reader {
+            stream,
+            pings: false,
+        };
+        (Writer { sink }, reader)
     }
 }
 
@@ -112,7 +120,7 @@ impl Writer {
         bytes: &[u8],
     ) -> Result<(), tungstenite::Error> {
         for piece in bytes.chunks(PIECE) {
-            self.message(channel, piece).await?;
+            self.message(channel::encode(channel, piece)).await?;
         }
         Ok(())
     }
@@ -122,12 +130,16 @@ impl Writer {
     /// # Errors
     /// The connection broke; [`Reader`] says more.
     pub(super) async fn close(&mut self, channel: u8) -> Result<(), tungstenite::Error> {
-        self.message(channel::CLOSE, &[channel]).await
+        self.message(channel::encode(channel::CLOSE, &[channel]))
+            .await
     }
 
-    async fn message(&mut self, channel: u8, data: &[u8]) -> Result<(), tungstenite::Error> {
-        let message = Message::Binary(channel::encode(channel, data));
-        self.sink.send(message).await
+    /// Sends a message that is ready.
+    ///
+    /// # Errors
+    /// The connection broke; [`Reader`] says more.
+    pub(super) async fn message(&mut self, message: Bytes) -> Result<(), tungstenite::Error> {
+        self.sink.send(Message::Binary(message)).await
     }
 }
 
@@ -142,9 +154,14 @@ pub(super) enum Incoming {
     Lost(String),
 }
 
+/// How long a hub that says it is there may be silent: six of its pings.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// Messages from the hub.
 pub(super) struct Reader {
     stream: SplitStream<Stream>,
+    /// Whether the hub pings: only then silence means that it is gone.
+    pings: bool,
 }
 
 impl Reader {
@@ -152,7 +169,10 @@ impl Reader {
     /// asked again.
     pub(super) async fn next(&mut self) -> Incoming {
         loop {
-            let lost = match self.stream.next().await {
+            let Ok(next) = self.heard().await else {
+                return Incoming::Lost(format!("nothing came for {} s", SILENCE.as_secs()));
+            };
+            let lost = match next {
                 Some(Ok(Message::Binary(message))) => match read(message) {
                     Ok(Some(incoming)) => return incoming,
                     Ok(None) => continue,
@@ -162,10 +182,22 @@ impl Reader {
                     close.reason.to_string()
                 }
                 None | Some(Ok(Message::Close(_))) => "it was closed".to_owned(),
-                Some(Ok(_)) => continue,
+                Some(Ok(other)) => {
+                    self.pings |= matches!(other, Message::Ping(_));
+                    continue;
+                }
                 Some(Err(error)) => error.to_string(),
             };
             return Incoming::Lost(lost);
+        }
+    }
+
+    async fn heard(&mut self) -> Result<Option<Result<Message, tungstenite::Error>>, Elapsed> {
+        let next = self.stream.next();
+        if self.pings {
+            timeout(SILENCE, next).await
+        } else {
+            Ok(next.await)
         }
     }
 }

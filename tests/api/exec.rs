@@ -17,6 +17,7 @@ async fn all(output: &mut Output) -> (Vec<u8>, Vec<u8>, LastWord) {
             Event::Stderr(bytes) => stderr.extend_from_slice(&bytes),
             Event::StdinClosed => {}
             Event::Ended(word) => return (stdout, stderr, word),
+            Event::Lost(why) => panic!("{why}"),
         }
     }
 }

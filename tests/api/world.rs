@@ -8,6 +8,7 @@ use hub::client::{Client, exec};
 use hub::settings::{self, RuntimeKind};
 use hub_agent::agent::{self, AgentError, Joining};
 use hub_agent::dial::HubAddress;
+use hub_protocol::kind::exec::OnDisconnect;
 use hub_server::api::{ApiToken, TOKEN_FILE};
 use hub_server::server::StartError;
 use hub_server::{Config, Parts, Server};
@@ -130,5 +131,7 @@ pub fn shell(script: &str, stdin: bool) -> exec::Request {
         cwd: None,
         user: None,
         stdin,
+        tty: None,
+        on_disconnect: OnDisconnect::Kill,
     }
 }

@@ -92,6 +92,8 @@ fn request(command: Vec<String>, stdin: bool) -> Request {
         cwd: None,
         user: None,
         stdin,
+        tty: None,
+        on_disconnect: exec::OnDisconnect::Kill,
     }
 }
 
@@ -259,6 +261,7 @@ fn an_agent_whose_command_stops_reading_holds_little() {
                 match output.next().await {
                     Event::Stdout(bytes) => printed += std::str::from_utf8(&bytes).unwrap(),
                     Event::Ended(ended) => word = Some(ended),
+                    Event::Lost(why) => panic!("{why}"),
                     _ => {}
                 }
             }
