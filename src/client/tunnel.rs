@@ -1,6 +1,6 @@
 //! A connection to a node's Docker socket, byte for byte over a WebSocket.
 
-use hub_server::api::channel;
+use hub_server::api::channel::{self, Finish};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::socket::{self, Incoming, PIECE, Reader, Socket, Writer};
@@ -74,10 +74,9 @@ async fn outward(mut reader: Reader, mut to_here: impl AsyncWrite + Unpin) -> Re
             Incoming::Data(FROM_DOCKER, bytes) => to_here.write_all(&bytes).await,
             Incoming::Closed(FROM_DOCKER) => to_here.shutdown().await,
             Incoming::Data(channel::STATUS, status) => {
-                return match channel::LastWord::from_json(&status) {
-                    channel::LastWord::Exited(0) => Ok(()),
-                    channel::LastWord::Unknown(why) => Err(Cut(why)),
-                    other => Err(Cut(format!("{other:?}"))),
+                return match Finish::from_json(&status) {
+                    Finish::Complete { .. } => Ok(()),
+                    Finish::Failed(problem) => Err(Cut(problem.detail)),
                 };
             }
             Incoming::Data(..) | Incoming::Closed(_) => continue,
