@@ -9,6 +9,7 @@
 )]
 
 mod exec;
+mod fake;
 mod gone;
 mod resources;
 mod stop;

@@ -13,3 +13,4 @@ mod kills;
 mod netns;
 mod processes;
 mod programs;
+mod terminal;

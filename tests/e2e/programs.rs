@@ -89,6 +89,10 @@ impl Daemon {
         self.seen.join("\n")
     }
 
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
     /// SIGKILL, as by the kernel.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();

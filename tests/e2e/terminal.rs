@@ -1,0 +1,220 @@
+//! `hub exec -it` at a real pseudo-terminal, against commands that run as processes.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+use crate::programs::{Hub, stderr};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `hub` at a terminal, and the person before it.
+struct Terminal {
+    controller: File,
+    user: OwnedFd,
+    child: Child,
+    seen: String,
+}
+
+fn window(cols: u16, rows: u16) -> Winsize {
+    Winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}
+
+impl Terminal {
+    fn start(hub: &Hub, args: &[&str]) -> Self {
+        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&controller).unwrap();
+        unlockpt(&controller).unwrap();
+        let name = ptsname(&controller, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let user = rustix::fs::open(&*name, flags, Mode::empty()).unwrap();
+        tcsetwinsize(&user, window(80, 24)).unwrap();
+        let end = || Stdio::from(user.try_clone().unwrap());
+        let child = hub
+            .cli()
+            .args(args)
+            .env("TERM", "vt100")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        Self {
+            controller: File::from(controller),
+            user,
+            child,
+            seen: String::new(),
+        }
+    }
+
+    fn shell(hub: &Hub, args: &[&str]) -> Self {
+        // A prompt that no typed line holds as it is.
+        let shell = ["n1", "--", "sh", "-c", "PS1=\"rea\"\"dy> \" exec sh -i"];
+        let mut terminal = Self::start(hub, &[&["exec", "-it"], args, &shell].concat());
+        terminal.wait_for("ready> ");
+        terminal
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.controller.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for text on the screen, from where the last wait ended, and gives what came with it.
+    fn wait_for(&mut self, text: &str) -> String {
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                let rest = self.seen.split_off(at + text.len());
+                return std::mem::replace(&mut self.seen, rest);
+            }
+            let timeout = Timespec::try_from(PATIENCE).unwrap();
+            let ready = poll(
+                &mut [PollFd::new(&self.controller, PollFlags::IN)],
+                Some(&timeout),
+            );
+            assert_eq!(ready.unwrap(), 1, "waiting for {text:?}: {:?}", self.seen);
+            let mut bytes = [0; 4096];
+            let read = self.controller.read(&mut bytes).unwrap();
+            self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    }
+
+    /// Runs a line of shell and gives what it prints.
+    fn line(&mut self, line: &str) -> String {
+        self.type_in(&format!("{line}\r"));
+        self.wait_for("ready> ")
+    }
+
+    fn resize(&self, cols: u16, rows: u16) {
+        tcsetwinsize(&self.user, window(cols, rows)).unwrap();
+        // The kernel tells a foreground job; this one has no job control.
+        kill_process(Pid::from_child(&self.child), Signal::WINCH).unwrap();
+    }
+
+    fn modes(&self) -> String {
+        format!("{:?}", tcgetattr(&self.user).unwrap())
+    }
+
+    fn ends(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_terminal_has_size_keys_and_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let _agent = hub.agent("n1", "process", None, None);
+    let mut terminal = Terminal::start(&hub, &["exec", "n1", "--", "true"]);
+    let before = terminal.modes();
+    assert_eq!(terminal.ends(), Some(0));
+
+    let mut terminal = Terminal::shell(&hub, &[]);
+    assert_ne!(terminal.modes(), before, "the terminal is not raw");
+    assert!(terminal.line("stty size").contains("24 80"));
+    assert!(
+        terminal
+            .line("echo $TERM; tty")
+            .contains("vt100\r\n/dev/pts/")
+    );
+    // Ctrl-C is a key of the far terminal.
+    terminal.type_in("echo beg\"\"in; sleep 1000\r");
+    terminal.wait_for("begin");
+    terminal.type_in("\x03");
+    terminal.wait_for("ready> ");
+    assert!(terminal.line("echo $?").contains("130"));
+    terminal.type_in("exit 7\r");
+    assert_eq!(terminal.ends(), Some(7));
+    assert_eq!(terminal.modes(), before);
+}
+
+#[test]
+fn a_terminal_may_change_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let _agent = hub.agent("n1", "process", None, None);
+    let mut terminal = Terminal::shell(&hub, &[]);
+    for side in 41..51 {
+        terminal.resize(100, side);
+    }
+    while !terminal.line("stty size").contains("50 100") {}
+}
+
+#[test]
+fn a_person_may_leave_and_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let _agent = hub.agent("n1", "process", None, None);
+    let mut terminal = Terminal::shell(&hub, &["--detach-keys", "ctrl-a,x"]);
+    terminal.line("mine=42");
+    terminal.type_in("\x01x");
+    terminal.wait_for("hub exec attach n1 ");
+    let id = terminal.wait_for("\n").trim().to_owned();
+    assert_eq!(terminal.ends(), Some(0));
+
+    let listed = hub.json(&["exec", "ls", "n1"]);
+    assert_eq!(listed[0]["id"], id.as_str());
+    assert_eq!(listed[0]["state"], "running");
+    let status = hub.run(&["exec", "status", "n1", &id]);
+    assert_eq!(crate::programs::stdout(&status), "running\n");
+
+    let mut terminal = Terminal::start(&hub, &["exec", "attach", "n1", &id]);
+    // What was printed before is remembered.
+    terminal.wait_for("mine=42");
+    assert!(terminal.line("echo its $mine").contains("its 42"));
+    terminal.type_in("exit 3\r");
+    assert_eq!(terminal.ends(), Some(3));
+    let status = hub.run(&["exec", "status", "n1", &id]);
+    assert_eq!(crate::programs::stdout(&status), "exited with code 3\n");
+    assert_eq!(status.status.code(), Some(0));
+    assert!(hub.run(&["exec", "stop", "n1", &id]).status.success());
+    let status = hub.run(&["exec", "status", "n1", &id]);
+    assert_eq!(status.status.code(), Some(125), "{}", stderr(&status));
+}
+
+#[test]
+fn an_escape_leaves_a_hub_that_is_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let _agent = hub.agent("n1", "process", None, None);
+    let mut terminal = Terminal::shell(&hub, &[]);
+    terminal.type_in("~?");
+    terminal.wait_for("leave at once");
+    let pid = hub.daemon.pid();
+    kill_process(pid, Signal::STOP).unwrap();
+    terminal.type_in("echo nobody hears this\r~.");
+    assert_eq!(terminal.ends(), Some(125));
+    kill_process(pid, Signal::CONT).unwrap();
+}
+
+#[test]
+fn a_terminal_needs_one_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), "127.0.0.1", None);
+    let output = hub.run(&["exec", "-it", "n1", "--", "sh"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("no terminal"),
+        "{}",
+        stderr(&output)
+    );
+}
