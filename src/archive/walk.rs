@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use super::ignore::{Above, Rules, as_text};
+use super::pack::PackError;
 use super::shown;
 
 /// Something in the directory.
@@ -48,6 +49,15 @@ pub enum WalkError<E> {
     /// Whoever was told of what was found wants no more.
     #[error("{0}")]
     Visitor(E),
+}
+
+impl From<WalkError<Self>> for PackError {
+    fn from(error: WalkError<Self>) -> Self {
+        match error {
+            WalkError::Read { name, error } => Self::Read { name, error },
+            WalkError::Visitor(error) => error,
+        }
+    }
 }
 
 /// Tells `visit` of everything in `root` that the rules do not keep out together with the directory

@@ -10,7 +10,9 @@
 //! to do. Exit codes: 0, 1 where the hub or the network failed, 2 for arguments that make no sense;
 //! `hub exec`, `run` and `docker` have codes of what they run, and 125 for failures of Hub.
 
+mod build;
 mod containers;
+mod cp;
 mod docker;
 mod events;
 mod exec;
@@ -113,6 +115,10 @@ enum Command {
     Events(events::EventsArgs),
     #[command(flatten)]
     Images(images::ImagesCommand),
+    /// Build an image on a node
+    Build(build::BuildArgs),
+    /// Copy files to or from a container
+    Cp(cp::CpArgs),
     /// Volumes of a node
     #[command(subcommand)]
     Volume(volumes::VolumeCommand),
@@ -214,6 +220,8 @@ enum CliError {
     File { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Socket(#[from] docker::SocketError),
+    #[error(transparent)]
+    Cp(#[from] cp::CpError),
     #[error("cannot run docker: {0}; is it installed, and in PATH?")]
     Docker(io::Error),
 }
@@ -366,6 +374,8 @@ async fn command(context: &Context, command: Command) -> Result<i32, CliError> {
         Command::Stats(arguments) => return stats::run(context, arguments).await,
         Command::Events(arguments) => return events::run(context, arguments).await,
         Command::Images(command) => return images::run(context, command).await,
+        Command::Build(arguments) => return Ok(build::run(context, arguments).await),
+        Command::Cp(arguments) => return cp::run(context, arguments).await,
         Command::Volume(command) => return volumes::run(context, command).await,
         Command::Network(command) => return networks::run(context, command).await,
         Command::Docker(arguments) => return Ok(docker::run(context, arguments).await),

@@ -4,13 +4,15 @@
 //! Client --connect--> TCP, TLS --hyper--> JSON, problem documents
 //!                                  |----> records: JSON lines, see [`records`]
 //!                                  |----> archives: bodies of any size
-//!                                  `----> WebSocket: see [`exec`], [`Tunnel`]
+//!                                  `----> WebSocket: see [`exec`], [`build`], [`Tunnel`]
 //! ```
 //!
 //! Every call opens a connection of its own. The API token goes over TLS, or to loopback, and
 //! nowhere else.
 
+mod archive;
 mod backoff;
+pub mod build;
 mod call;
 mod connect;
 mod error;
