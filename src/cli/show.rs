@@ -201,6 +201,7 @@ mod tests {
             since: NOON.into(),
             created: NOON.into(),
             last_seen: None,
+            local: false,
             session,
         };
         let all = [
