@@ -17,6 +17,7 @@ use crate::dial::HubAddress;
 use crate::engine::Engine;
 use crate::identity::{Identity, IdentityError, IdentityStore, State};
 use crate::join::{self, JoinError, JoinOptions};
+use crate::journal::Journal;
 use crate::operations::Tools;
 use crate::operations::exec::Lingering;
 use crate::operations::http::{Connections, Dial};
@@ -120,7 +121,9 @@ pub async fn run(
             identity
         }
     };
+    let journal = parts.engine.clone();
     let tools = Tools {
+        journal: journal.map(|engine| Journal::start(engine, parts.random.clone())),
         engine: parts.engine,
         runtime: parts.runtime,
         targets: Targets::default(),

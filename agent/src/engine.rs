@@ -12,9 +12,11 @@ mod create;
 #[cfg(test)]
 mod differential;
 mod error;
+pub(crate) mod events;
 #[cfg(test)]
 pub(crate) mod fake;
 mod images;
+pub(crate) mod logs;
 mod names;
 mod networks;
 mod raw;
@@ -22,6 +24,7 @@ mod raw;
 pub(crate) mod registry;
 mod request;
 mod stats;
+pub(crate) mod stream;
 mod time;
 mod volumes;
 

@@ -14,6 +14,7 @@
 //! | [`uplink`] | the line to the hub: sessions, one after the other |
 //! | [`operations`] | what the hub can ask: one module per kind |
 //! | [`engine`] | the Docker Engine of this machine, for all that is not a command |
+//! | [`journal`] | what has happened on this node: events that outlast the daemon's memory |
 //! | [`policy`] | what this node lets the hub do, whoever asks |
 //! | [`runtime`] | what runs commands: Docker's containers or plain processes |
 //! | [`targets`] | what the hub has exposed on this node |
@@ -29,6 +30,7 @@ pub mod dial;
 pub mod engine;
 pub mod identity;
 pub mod join;
+pub mod journal;
 pub mod kill;
 pub mod policy;
 pub mod runtime;

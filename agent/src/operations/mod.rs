@@ -7,8 +7,10 @@
 pub mod build;
 pub mod call;
 pub mod copy;
+pub mod events;
 pub mod exec;
 pub mod http;
+pub mod logs;
 pub mod socket;
 pub mod stats;
 #[cfg(test)]
@@ -23,6 +25,7 @@ use hub_protocol::kind::{BodyError, Failure, FailureCode, OperationKind, Request
 use hub_quic::operation::Operation;
 
 use crate::engine::Engine;
+use crate::journal::Journal;
 use crate::policy::{Guard, Policy};
 use crate::runtime::Runtime;
 use crate::targets::Targets;
@@ -32,6 +35,8 @@ use crate::targets::Targets;
 pub struct Tools {
     /// The Docker Engine, where the node has one.
     pub engine: Option<Engine>,
+    /// What has happened at the Docker Engine.
+    pub journal: Option<Journal>,
     /// What runs commands.
     pub runtime: Arc<dyn Runtime>,
     /// What may be connected to.
@@ -100,7 +105,23 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
             Ok(open) => transfer::load(operation, open, &tools).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
-        kind => operation.fail(&Failure::new(
+        OperationKind::Logs => match Request::from_body(&open.payload) {
+            Ok(open) => logs::run(operation, open, tools.engine.as_ref()).await,
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Events => match Request::from_body(&open.payload) {
+            Ok(open) => {
+                events::run(
+                    operation,
+                    open,
+                    tools.engine.as_ref(),
+                    tools.journal.as_ref(),
+                )
+                .await;
+            }
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        kind @ OperationKind::Attach => operation.fail(&Failure::new(
             FailureCode::UNSUPPORTED,
             format!("this agent cannot do {} yet", kind.name()),
         )),

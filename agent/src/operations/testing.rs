@@ -57,6 +57,7 @@ pub(crate) fn tools(engine: Option<Engine>) -> Tools {
             None => Arc::new(NoRuntime),
         },
         engine,
+        journal: None,
         targets: Targets::default(),
         connections: Connections::new(Arc::new(Loopback)),
         lingering: Lingering::default(),

@@ -1,0 +1,313 @@
+//! Watches of a real daemon's events and of a simulated one's, through a session.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveImageOptions,
+    StartContainerOptions, TagImageOptionsBuilder, WaitContainerOptions,
+};
+use futures_util::StreamExt as _;
+use hub_protocol::kind::FailureCode;
+
+use super::*;
+use crate::journal::fake::FakeDaemon;
+use crate::operations::testing::{Node, ending, tools};
+use crate::runtime::docker::DockerRuntime;
+
+pub(crate) fn random() -> crate::uplink::Random {
+    Arc::new(|bytes: &mut [u8]| getrandom::fill(bytes).unwrap())
+}
+
+async fn node(engine: Engine) -> Node {
+    let journal = Journal::start(engine.clone(), random());
+    let mut tools = tools(Some(engine));
+    tools.journal = Some(journal);
+    Node::new(tools).await
+}
+
+/// Reads records off a watch.
+struct Records {
+    receiver: hub_quic::operation::Receiver,
+    buffer: Vec<u8>,
+}
+
+impl Records {
+    fn of(operation: &Operation) -> Self {
+        Self {
+            receiver: operation.receiver(OUT),
+            buffer: Vec::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Option<EventRecord> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            self.buffer
+                .extend_from_slice(&self.receiver.chunk().await.unwrap()?);
+        }
+    }
+
+    async fn rest(mut self) -> Vec<EventRecord> {
+        let mut all = Vec::new();
+        while let Some(record) = self.next().await {
+            all.push(record);
+        }
+        all
+    }
+}
+
+fn filters(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<String>> {
+    let pairs = pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), vec![(*v).to_owned()]));
+    pairs.collect()
+}
+
+fn action(record: &EventRecord) -> &str {
+    match record {
+        EventRecord::Event { action, .. } => action,
+        EventRecord::Gap { .. } => "gap",
+        EventRecord::State { .. } => "state",
+        EventRecord::Lagged { .. } => "lagged",
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_makes_no_sense_is_refused() {
+    let node = node(FakeDaemon::new(1).engine().await).await;
+    let ask = async |open: Events| node.refused(&open).await;
+    let unknown = Events {
+        filters: filters(&[("colour", "red")]),
+        ..Events::default()
+    };
+    let refused = ask(unknown).await;
+    assert_eq!(refused.code, FailureCode::INVALID);
+    assert!(refused.message.contains("colour"), "{refused}");
+    for bad in ["x", "", "1-2.3-4"] {
+        let cursor = Events {
+            cursor: Some(bad.into()),
+            ..Events::default()
+        };
+        assert_eq!(ask(cursor).await.code, FailureCode::INVALID);
+    }
+    let backwards = Events {
+        since_ns: Some(2),
+        until_ns: Some(1),
+        ..Events::default()
+    };
+    assert_eq!(ask(backwards).await.code, FailureCode::INVALID);
+    let bare = Node::new(tools(None)).await;
+    let refused = bare.refused(&Events::default()).await;
+    assert_eq!(refused.code, FailureCode::UNSUPPORTED);
+}
+
+#[tokio::test]
+async fn a_gap_is_told_with_the_states_behind_it_as_one_piece() {
+    let daemon = FakeDaemon::new(1_000_000_000);
+    daemon.contain("aa", "running");
+    daemon.contain("bb", "exited");
+    daemon.emit("start", "aa");
+    let node = node(daemon.engine().await).await;
+    let mut open = Events {
+        since_ns: Some(5),
+        until_ns: Some(1_000_000_001),
+        ..Events::default()
+    };
+    daemon.pass(1_000_000_000);
+    let (watch, _) = node.begin(&open).await;
+    let told = Records::of(&watch).rest().await;
+    assert_eq!(ending::<()>(&watch).await, Ending::Complete(()));
+    let actions: Vec<_> = told.iter().map(action).collect();
+    assert_eq!(actions, ["gap", "state", "state", "start"]);
+    let [
+        EventRecord::Gap {
+            from_ns: Some(5),
+            cursor: first,
+            ..
+        },
+        EventRecord::State { cursor: second, .. },
+        EventRecord::State { cursor: last, .. },
+        ..,
+    ] = &told[..]
+    else {
+        panic!("{told:?}");
+    };
+    open.since_ns = None;
+    for (cursor, expected) in [
+        (first, &["gap", "state", "state", "start"][..]),
+        (second, &["gap", "state", "state", "start"]),
+        (last, &["start"]),
+    ] {
+        open.cursor = Some(cursor.clone());
+        let (watch, _) = node.begin(&open).await;
+        let told = Records::of(&watch).rest().await;
+        assert_eq!(told.iter().map(action).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_a_container_s_life_is_told() {
+    let engine = Engine::connect().await.unwrap();
+    let demo = DockerRuntime::new(&engine).demo_container().await.unwrap();
+    let node = node(engine.clone()).await;
+    let name = format!("{}-life", demo.name);
+    let since = engine.now_ns().await.unwrap();
+    let open = Events {
+        filters: filters(&[("container", &name), ("label", "hub.life=1")]),
+        ..Events::default()
+    };
+    let (watch, _) = node.begin(&open).await;
+    let mut records = Records::of(&watch);
+    let docker = engine.docker();
+    let options = CreateContainerOptionsBuilder::new().name(&name).build();
+    let body = ContainerCreateBody {
+        image: Some(demo.image.clone()),
+        cmd: Some(["sh", "-c", "exit 3"].map(String::from).to_vec()),
+        labels: Some([("hub.life".to_owned(), "1".to_owned())].into()),
+        network_disabled: Some(true),
+        ..ContainerCreateBody::default()
+    };
+    docker.create_container(Some(options), body).await.unwrap();
+    docker
+        .start_container(&name, None::<StartContainerOptions>)
+        .await
+        .unwrap();
+    let _ = docker
+        .wait_container(&name, None::<WaitContainerOptions>)
+        .next()
+        .await;
+    let force = RemoveContainerOptionsBuilder::new().force(true).build();
+    docker.remove_container(&name, Some(force)).await.unwrap();
+    let mut seen = Vec::new();
+    let mut cursors = Vec::new();
+    loop {
+        let EventRecord::Event {
+            time_ns,
+            kind,
+            action,
+            attributes,
+            cursor,
+            ..
+        } = records.next().await.unwrap()
+        else {
+            panic!("no event");
+        };
+        assert_eq!((kind.as_str(), &attributes["name"]), ("container", &name));
+        assert!(time_ns > since);
+        if action == "die" {
+            assert_eq!(attributes["exitCode"], "3");
+        }
+        seen.push(action.clone());
+        cursors.push(cursor);
+        if action == "destroy" {
+            break;
+        }
+    }
+    assert_eq!(seen, ["create", "start", "die", "destroy"]);
+    drop(watch);
+    // Again, from behind the first, and to an end in what is now the past.
+    let again = Events {
+        cursor: Some(cursors[0].clone()),
+        until_ns: Some(engine.now_ns().await.unwrap()),
+        ..open.clone()
+    };
+    let (watch, _) = node.begin(&again).await;
+    let rest = Records::of(&watch).rest().await;
+    assert_eq!(
+        rest.iter().map(action).collect::<Vec<_>>(),
+        ["start", "die", "destroy"]
+    );
+    assert_eq!(ending::<()>(&watch).await, Ending::Complete(()));
+    demo.remove().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_a_storm_without_a_reader_is_told_whole() {
+    const CALLERS: usize = 16;
+    const EACH: usize = 157;
+    let engine = Engine::connect().await.unwrap();
+    let demo = DockerRuntime::new(&engine).demo_container().await.unwrap();
+    let node = node(engine.clone()).await;
+    let repository = format!("{}-storm", demo.name);
+    // A first event, for a cursor.
+    let (watch, _) = node.begin(&Events::default()).await;
+    let mut records = Records::of(&watch);
+    let docker = engine.docker();
+    let tag = async |tag: &str| {
+        let to = TagImageOptionsBuilder::new()
+            .repo(&repository)
+            .tag(tag)
+            .build();
+        docker.tag_image(&demo.image, Some(to)).await.unwrap();
+        let name = format!("{repository}:{tag}");
+        docker
+            .remove_image(&name, None::<RemoveImageOptions>, None)
+            .await
+            .unwrap();
+    };
+    tag("first").await;
+    let cursor = loop {
+        if let Some(EventRecord::Event {
+            action,
+            cursor,
+            attributes,
+            ..
+        }) = records.next().await
+            && action == "tag"
+            && attributes.get("name") == Some(&format!("{repository}:first"))
+        {
+            break cursor;
+        }
+    };
+    drop((records, watch));
+    let storm = (0..CALLERS).map(|caller| {
+        let tag = &tag;
+        async move {
+            for number in 0..EACH {
+                tag(&format!("{caller}-{number}")).await;
+            }
+        }
+    });
+    futures_util::future::join_all(storm).await;
+    let open = Events {
+        cursor: Some(cursor),
+        until_ns: Some(engine.now_ns().await.unwrap()),
+        ..Events::default()
+    };
+    let (watch, _) = node.begin(&open).await;
+    let told = Records::of(&watch).rest().await;
+    assert_eq!(ending::<()>(&watch).await, Ending::Complete(()));
+    assert!(
+        told.iter()
+            .all(|record| matches!(record, EventRecord::Event { .. }))
+    );
+    let mut tags = std::collections::BTreeSet::new();
+    for record in &told {
+        if let EventRecord::Event {
+            action, attributes, ..
+        } = record
+            && action == "tag"
+            && let Some(name) = attributes.get("name")
+            && let Some(tag) = name.strip_prefix(&format!("{repository}:"))
+        {
+            assert!(tags.insert(tag.to_owned()), "{tag} came twice");
+        }
+    }
+    assert_eq!(tags.len(), CALLERS * EACH);
+    let untags = told
+        .iter()
+        .filter(|record| action(record) == "untag")
+        .count();
+    // The first one's as well.
+    assert!(untags > CALLERS * EACH, "{untags}");
+    demo.remove().await.unwrap();
+}

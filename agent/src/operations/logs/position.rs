@@ -1,0 +1,240 @@
+//! Where in a container's log a reader stands, as a pure machine: which records of another reading
+//! are new to it, and whether it can be sure to have missed none.
+//!
+//! A record has a time and no number, and many may have one time: the parts of a long line all bear
+//! the time of its beginning. What counts them is their order: a log that is read again from some
+//! time on gives the same records in the same order, until its oldest ones are thrown away. So a
+//! place is, for each output, a time and how many records of that output and that time came. The
+//! records up to the *last* one that came are old, those behind it are new. If it does not turn up,
+//! by its place and by what it says, and a newer one does, the log no longer reaches back to it, and
+//! records may be missing. (Parts of one line that say the same can't be told apart: if the log was
+//! thrown away up to the middle of such a line, the count is all there is.)
+//!
+//! Times of one output never decrease. Those of two outputs may, against each other: the daemon
+//! takes the time first and writes later, and the end of a long line bears the time of its
+//! beginning. So another reading begins some time before the last record, and at the line that the
+//! other output has not ended.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+use hub_protocol::kind::records::Output;
+
+/// How much earlier than a record's time what stands behind it in the log may be: as long as the
+/// daemon may take between looking at the clock and writing.
+const OVERLAP_NS: i64 = 10_000_000_000;
+
+/// What a record is to a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It has come already.
+    Old,
+    /// It comes next.
+    New,
+    /// It is new, and there may be others between it and the last one that came.
+    NewBehindGap,
+}
+
+/// The place in one output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    time_ns: i64,
+    /// Records of that time that have come.
+    count: u64,
+    /// Whether the last of them had no newline: the rest of its line bears the same time.
+    cut: bool,
+}
+
+/// The place of a reader. Its text, `OUTPUT-PLACE-PLACE` behind the container's id, is opaque to
+/// all but the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Position {
+    /// In standard output and standard error.
+    places: [Place; 2],
+    last: Output,
+    /// What the last record says, in 32 bits.
+    said: u32,
+}
+
+/// What there is to say of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sight {
+    /// Where it was printed.
+    pub(super) output: Output,
+    /// When: nanoseconds since 1970 UTC.
+    pub(super) time_ns: i64,
+    /// Whether it has no newline: the rest of its line bears the same time.
+    pub(super) cut: bool,
+    /// Its bytes in 32 bits.
+    pub(super) said: u32,
+}
+
+impl Sight {
+    pub(super) fn of(output: Output, time_ns: i64, bytes: &[u8]) -> Self {
+        // FNV-1a: the same in every release, because cursors hold it.
+        let said = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        });
+        Self {
+            output,
+            time_ns,
+            cut: !bytes.ends_with(b"\n"),
+            said,
+        }
+    }
+}
+
+/// One reading of the log from [`Position::since_ns`] on, or from the beginning, or of its last
+/// records.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    /// Records at the time of each place that this reading gave.
+    met: [u64; 2],
+    /// Whether the last record that came has turned up.
+    anchored: bool,
+}
+
+fn index(output: Output) -> usize {
+    match output {
+        Output::Stdout => 0,
+        Output::Stderr => 1,
+    }
+}
+
+impl Reading {
+    /// A new one.
+    pub(super) fn new() -> Self {
+        Self {
+            met: [0; 2],
+            anchored: false,
+        }
+    }
+
+    /// Whether it reached back to the last record that came before it.
+    pub(super) fn anchored(&self) -> bool {
+        self.anchored
+    }
+
+    /// What a record of this reading is. Changes nothing but the reading: [`Position::advance`]
+    /// takes a record that is new.
+    pub(super) fn meet(&mut self, position: Option<&Position>, sight: &Sight) -> Verdict {
+        let Some(position) = position else {
+            self.anchored = true;
+            return Verdict::New;
+        };
+        if self.anchored {
+            return Verdict::New;
+        }
+        let place = &position.places[index(sight.output)];
+        let is_last = sight.output == position.last;
+        let met = &mut self.met[index(sight.output)];
+        *met += u64::from(sight.time_ns == place.time_ns);
+        match sight.time_ns.cmp(&place.time_ns) {
+            Ordering::Less => return Verdict::Old,
+            Ordering::Equal if *met < place.count || (*met == place.count && !is_last) => {
+                return Verdict::Old;
+            }
+            Ordering::Equal if *met == place.count && sight.said == position.said => {
+                self.anchored = true;
+                return Verdict::Old;
+            }
+            // Counted from the middle of those of that time, it is another.
+            Ordering::Equal | Ordering::Greater => {}
+        }
+        self.anchored = true;
+        Verdict::NewBehindGap
+    }
+}
+
+impl Position {
+    /// Behind a record that is new to a reader at `position`.
+    pub(super) fn advance(position: &mut Option<Self>, sight: &Sight) {
+        let Sight {
+            output,
+            time_ns,
+            cut,
+            said,
+        } = *sight;
+        let none = Place {
+            time_ns,
+            count: 0,
+            cut: false,
+        };
+        // What the other output has from before the first record is not wanted.
+        let position = position.get_or_insert(Self {
+            places: [none; 2],
+            last: output,
+            said,
+        });
+        let place = &mut position.places[index(output)];
+        if place.time_ns != time_ns {
+            *place = none;
+        }
+        place.count += 1;
+        place.cut = cut;
+        position.last = output;
+        position.said = said;
+    }
+
+    /// From when on to read again.
+    pub(super) fn since_ns(&self) -> i64 {
+        let last = self.places[index(self.last)].time_ns;
+        let cut = self.places.iter().filter(|place| place.cut);
+        cut.map(|place| place.time_ns)
+            .fold(last.saturating_sub(OVERLAP_NS), i64::min)
+    }
+
+    /// The time of the last record that came, and its output.
+    pub(super) fn last(&self) -> (Output, i64) {
+        (self.last, self.places[index(self.last)].time_ns)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:08x}", index(self.last) + 1, self.said)?;
+        for place in &self.places {
+            let cut = if place.cut { "p" } else { "" };
+            write!(f, "_{}.{}{cut}", place.time_ns, place.count)?;
+        }
+        Ok(())
+    }
+}
+
+/// A text that is no position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BadPosition;
+
+impl FromStr for Position {
+    type Err = BadPosition;
+
+    fn from_str(text: &str) -> Result<Self, BadPosition> {
+        let place = |text: &str| {
+            let (time, count) = text.split_once('.')?;
+            let cut = count.ends_with('p');
+            let place = Place {
+                time_ns: time.parse().ok()?,
+                count: count.trim_end_matches('p').parse().ok()?,
+                cut,
+            };
+            Some(place)
+        };
+        let read = || {
+            let mut parts = text.splitn(3, '_');
+            let (last, said) = parts.next()?.split_at_checked(1)?;
+            let last = match last {
+                "1" => Output::Stdout,
+                "2" => Output::Stderr,
+                _ => return None,
+            };
+            let said = u32::from_str_radix(said, 16).ok()?;
+            let places = [place(parts.next()?)?, place(parts.next()?)?];
+            (places[index(last)].count > 0).then_some(Self { places, last, said })
+        };
+        read().ok_or(BadPosition)
+    }
+}
+
+#[cfg(test)]
+mod tests;
