@@ -8,6 +8,8 @@
 //! journal's ring goes on without it, the watch is told how many events of all kinds, wanted or
 //! not, were left out.
 //!
+//! Of events and states the node's policy lets through those of containers that it shows.
+//!
 //! A gap is told as one piece with the states behind it: the cursors in it lead back to its
 //! beginning, but the last, which leads on.
 
@@ -20,8 +22,10 @@ use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::{Operation, Sender};
 use tokio::time::{Duration, sleep};
 
+use super::Tools;
 use crate::engine::Engine;
 use crate::journal::{BadCursor, Cursor, Filter, Item, Journal, Reader, Start, State};
+use crate::policy::{Policy, Subject};
 
 /// Items that are taken from the journal at a time.
 const BATCH: usize = 64;
@@ -36,13 +40,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// Carries out one watch.
-pub async fn run(
-    operation: Operation,
-    open: Events,
-    engine: Option<&Engine>,
-    journal: Option<&Journal>,
-) {
-    let (Some(engine), Some(journal)) = (engine, journal) else {
+pub async fn run(operation: Operation, open: Events, tools: &Tools) {
+    let (Some(engine), Some(journal)) = (&tools.engine, &tools.journal) else {
         let why = "this node has no Docker daemon whose events could be watched";
         return operation.fail(&Failure::new(FailureCode::UNSUPPORTED, why));
     };
@@ -66,6 +65,7 @@ pub async fn run(
     let watch = Watch {
         engine,
         journal,
+        policy: &tools.policy,
         reader,
         until_ns,
         sender: operation.sender(OUT),
@@ -124,6 +124,7 @@ fn begin(open: Events) -> Result<(Start, Filter), String> {
 struct Watch<'a> {
     engine: &'a Engine,
     journal: &'a Journal,
+    policy: &'a Policy,
     reader: Reader,
     until_ns: Option<i64>,
     sender: Sender,
@@ -162,7 +163,10 @@ impl Watch<'_> {
 
     async fn tell(&mut self, item: Item) -> Option<()> {
         match item {
-            Item::Event(event, _) if self.until_ns.is_some_and(|until| event.time_ns > until) => {
+            Item::Event(event, _)
+                if self.until_ns.is_some_and(|until| event.time_ns > until)
+                    || !self.policy.shows_event(&event.kind, &event.attributes) =>
+            {
                 Some(())
             }
             Item::Event(event, cursor) => {
@@ -199,7 +203,13 @@ impl Watch<'_> {
                     &now
                 };
                 let wanted = all.iter();
-                let wanted = wanted.filter(|state| self.reader.filter().wants_state(state));
+                let wanted = wanted.filter(|state| {
+                    let subject = Subject {
+                        name: &state.name,
+                        labels: &state.labels,
+                    };
+                    self.policy.shows(subject) && self.reader.filter().wants_state(state)
+                });
                 let wanted: Vec<_> = wanted.cloned().collect();
                 let cursor = |last| if last { after } else { before }.to_string();
                 let record = EventRecord::Gap {

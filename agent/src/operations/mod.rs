@@ -110,15 +110,7 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
             Err(error) => operation.fail(&invalid(&error)),
         },
         OperationKind::Events => match Request::from_body(&open.payload) {
-            Ok(open) => {
-                events::run(
-                    operation,
-                    open,
-                    tools.engine.as_ref(),
-                    tools.journal.as_ref(),
-                )
-                .await;
-            }
+            Ok(open) => events::run(operation, open, &tools).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
         kind @ OperationKind::Attach => operation.fail(&Failure::new(
