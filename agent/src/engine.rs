@@ -82,6 +82,8 @@ pub enum EngineError {
 pub struct Engine {
     docker: Docker,
     dial: Dial,
+    /// Held while a network is made: the daemon's own look for one of that name is no promise.
+    making_network: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl fmt::Debug for Engine {
@@ -142,7 +144,11 @@ impl Engine {
             .map_err(|error| EngineError::Unavailable(error.to_string()))?
             .with_request_modifier(url_safe_credentials);
         match timeout(PING_TIMEOUT, docker.negotiate_version()).await {
-            Ok(Ok(docker)) => Ok(Self { docker, dial }),
+            Ok(Ok(docker)) => Ok(Self {
+                docker,
+                dial,
+                making_network: Arc::default(),
+            }),
             Ok(Err(error)) => Err(EngineError::Unavailable(error.to_string())),
             Err(_) => {
                 let silent = format!("nothing within {} s", PING_TIMEOUT.as_secs());

@@ -2,18 +2,30 @@
 
 use bollard::auth::DockerCredentials;
 use bollard::errors::Error;
-use bollard::models::{CreateImageInfo, ImageInspect, ImageSummary};
+use bollard::models::{BuildInfo, CreateImageInfo, ImageInspect, ImageSummary};
 use bollard::query_parameters::{
     CreateImageOptions, ListImagesOptionsBuilder, RemoveImageOptionsBuilder,
 };
 use futures_util::StreamExt as _;
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hub_protocol::kind::call::image::{Credentials, Image, Inspect, List, Pull, Pulled, Remove};
 use hub_protocol::kind::call::{Change, Progress};
+use hub_protocol::kind::transfer::Loaded;
 use hub_protocol::kind::{Failure, FailureCode};
+use hub_quic::operation::Receiver;
+use hyper::body::Incoming;
 
 use super::error::{self, failure};
 use super::names::{self, Reference};
+use super::request::{self, refusal};
 use super::{Calls, find, look, time};
+
+/// The most images that are named in the answer to a load.
+const MAX_LOADED: usize = 100;
+
+/// The most bytes of a line that the daemon says while it loads: more is passed over.
+const MAX_LINE: usize = 64 * 1024;
 
 impl Calls<'_> {
     /// Lists images, newest first.
@@ -107,6 +119,13 @@ impl Calls<'_> {
         }
     }
 
+    /// Loads the images of an archive that comes on a channel.
+    pub(crate) async fn images_load(&self, archive: Receiver) -> Result<Loaded, Failure> {
+        let path = "/images/load?quiet=1";
+        let request = request::request(self.engine, Method::POST, path, ())?;
+        request::upload(self.engine, request, archive, loaded).await?
+    }
+
     /// Whether these images are there; the failure names the first that is not.
     pub(crate) async fn images_are_there(&self, images: &[String]) -> Result<(), Failure> {
         if images.is_empty() {
@@ -124,6 +143,56 @@ impl Calls<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads what the daemon says while it loads, a line of JSON each.
+async fn loaded(response: Response<Incoming>) -> Result<Loaded, Failure> {
+    if response.status() != StatusCode::OK {
+        let refused = Error::DockerResponseServerError {
+            status_code: response.status().as_u16(),
+            message: refusal(response).await,
+        };
+        return Err(failure(&refused));
+    }
+    let mut body = response.into_body();
+    let (mut loaded, mut line) = (Loaded::default(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|err| failure(&Error::HyperResponseError { err }))?;
+        for byte in frame.into_data().unwrap_or_default() {
+            match byte {
+                b'\n' => take(&std::mem::take(&mut line), &mut loaded)?,
+                byte if line.len() < MAX_LINE => line.push(byte),
+                _ => {}
+            }
+        }
+    }
+    take(&line, &mut loaded)?;
+    if loaded.images.is_empty() {
+        // The daemon passes over what holds none without a word.
+        let none = "the archive holds no image";
+        return Err(Failure::new(FailureCode::INVALID, none));
+    }
+    Ok(loaded)
+}
+
+/// Takes one line of it: an image that was loaded, an error, or anything else.
+fn take(line: &[u8], loaded: &mut Loaded) -> Result<(), Failure> {
+    let Ok(news) = serde_json::from_slice::<BuildInfo>(line) else {
+        return Ok(());
+    };
+    if let Some(error) = news.error_detail.and_then(|detail| detail.message) {
+        return Err(failure(&Error::DockerStreamError { error }));
+    }
+    let said = news.stream.unwrap_or_default();
+    let names = said.lines().filter_map(|line| {
+        let words = ["Loaded image ID: ", "Loaded image: "];
+        words
+            .iter()
+            .find_map(|words| line.trim().strip_prefix(words))
+    });
+    let room = MAX_LOADED - loaded.images.len();
+    loaded.images.extend(names.take(room).map(Into::into));
+    Ok(())
 }
 
 /// What an error while an archive of images is read or written means.
@@ -232,6 +301,31 @@ mod unit_tests {
         shown.server = "other.org".into();
         let sent = credentials(&shown, "r.org");
         assert_eq!(sent.serveraddress.as_deref(), Some("other.org"));
+    }
+
+    #[test]
+    fn what_was_loaded_is_told_up_to_a_bound() {
+        let mut loaded = Loaded::default();
+        let lines = [
+            r#"{"stream":"Loaded image: a:1\n"}"#,
+            r#"{"status":"Loading layer","progressDetail":{"current":1,"total":2},"id":"0123"}"#,
+            "no json",
+            r#"{"stream":"Loaded image ID: sha256:0123\n"}"#,
+        ];
+        for line in lines {
+            take(line.as_bytes(), &mut loaded).unwrap();
+        }
+        assert_eq!(loaded.images, ["a:1", "sha256:0123"]);
+        for _ in 0..200 {
+            take(lines[0].as_bytes(), &mut loaded).unwrap();
+        }
+        assert_eq!(loaded.images.len(), MAX_LOADED);
+        let error = br#"{"errorDetail":{"message":"no space"},"error":"no space"}"#;
+        let failed = take(error, &mut loaded).unwrap_err();
+        assert_eq!(
+            (failed.code, &*failed.message),
+            (FailureCode::INTERNAL, "no space")
+        );
     }
 
     #[test]

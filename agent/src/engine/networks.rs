@@ -37,6 +37,8 @@ impl Calls<'_> {
                        a digit";
             return Err(Failure::new(FailureCode::INVALID, why));
         }
+        // One after the other, so that all who ask at once get the same one.
+        let _making = self.engine.making_network.lock().await;
         if let Some(found) = self.network_named(&call.name).await? {
             return Ok(found);
         }
@@ -57,8 +59,7 @@ impl Calls<'_> {
         };
         let made: serde_json::Value = serde_json::from_slice(&made).unwrap_or_default();
         let made = made["Id"].as_str().unwrap_or_default();
-        // The daemon's look for a duplicate is no promise: of two that came to be at once, both
-        // makers keep the same one.
+        // Another client of the daemon may have made one meanwhile: the oldest stays.
         match self.network_named(&call.name).await? {
             Some(kept) => {
                 if kept.id != made && !made.is_empty() {

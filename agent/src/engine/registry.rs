@@ -5,7 +5,8 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -22,6 +23,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::{Interval, interval};
 
 const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const CONFIG: &str = "application/vnd.docker.container.image.v1+json";
@@ -45,7 +47,7 @@ struct Shelf {
     manifest: Bytes,
     blobs: Vec<(String, Bytes)>,
     layer: String,
-    /// Whether the layer stops half-way.
+    /// Whether the layer comes in drops from half-way on.
     stall: Option<watch::Sender<Stall>>,
 }
 
@@ -61,7 +63,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// One that wants this login, if any, and whose layer stalls half-way, if asked for.
+    /// One that wants this login, if any, and whose layer comes in drops from half-way on, if asked for.
     pub(crate) async fn new(login: Option<&str>, stalls: bool) -> Self {
         let layer = layer().await;
         // Without compression it is its own content.
@@ -190,6 +192,8 @@ fn answer(request: &Request<Incoming>, shelf: &Shelf) -> Response<Body> {
             let body = match &shelf.stall {
                 Some(stall) if wanted == shelf.layer => BoxBody::new(Half {
                     first: Some(blob.slice(..blob.len() / 2)),
+                    rest: blob.slice(blob.len() / 2..),
+                    drops: interval(Duration::from_millis(20)),
                     stall: stall.clone(),
                 }),
                 _ => full(blob.clone()),
@@ -204,9 +208,12 @@ fn full(bytes: Bytes) -> Body {
     Full::new(bytes).boxed()
 }
 
-/// Half of a body, and then nothing: tells when it was sent, and when nobody waits for more.
+/// Half of a body, and then drops of it: tells when the half was sent, and when nobody waits for
+/// more. Not nothing at all: a daemon that gives a download up notices when the next byte comes.
 struct Half {
     first: Option<Bytes>,
+    rest: Bytes,
+    drops: Interval,
     stall: watch::Sender<Stall>,
 }
 
@@ -216,13 +223,17 @@ impl http_body::Body for Half {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         self.stall.send_replace(Stall::Stalled);
-        Poll::Pending
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        ready!(self.drops.poll_tick(cx));
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(1)))))
     }
 }
 

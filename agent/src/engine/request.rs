@@ -153,7 +153,7 @@ pub(crate) async fn upgrade(
 }
 
 /// Sends the request, and drives its connection for as long as the answer is carried.
-async fn exchange<B, F: Future>(
+pub(super) async fn exchange<B, F: Future>(
     engine: &Engine,
     request: Request<B>,
     silent: impl Future<Output = Duration>,

@@ -51,3 +51,55 @@ pub async fn run(operation: Operation, open: FollowStats, tools: &Tools) {
     channel.finish();
     operation.finish(kind::encode(&ending));
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use hub_protocol::kind::FailureCode;
+    use hub_protocol::kind::call::stats::Stats;
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::operations::testing::{Node, ending, read_all, tools};
+    use crate::runtime::docker::DockerRuntime;
+
+    #[tokio::test]
+    #[ignore = "needs a Docker daemon"]
+    async fn docker_a_watch_has_lines_until_the_container_stops_or_the_reader_goes() {
+        let engine = Engine::connect().await.unwrap();
+        let container = DockerRuntime::new(&engine).demo_container().await.unwrap();
+        let node = Node::new(tools(Some(engine))).await;
+        let watch = FollowStats {
+            container: container.name.clone(),
+        };
+        // A reader that wants no more of it.
+        let (operation, _) = node.begin(&watch).await;
+        let mut reader = operation.receiver(OUT);
+        reader.chunk().await.unwrap().unwrap();
+        drop(reader);
+        assert_eq!(ending(&operation).await, Ending::Complete(()));
+
+        let (operation, _) = node.begin(&watch).await;
+        let mut reader = operation.receiver(OUT);
+        let first = reader.chunk().await.unwrap().unwrap();
+        container.remove().await.unwrap();
+        let mut all = first.to_vec();
+        while let Some(more) = reader.chunk().await.unwrap() {
+            all.extend_from_slice(&more);
+        }
+        assert_eq!(ending(&operation).await, Ending::Complete(()));
+        let lines = all
+            .strip_suffix(b"\n")
+            .unwrap()
+            .split(|byte| *byte == b'\n');
+        for line in lines {
+            let stats: Stats = serde_json::from_slice(line).unwrap();
+            assert_eq!(stats.name, watch.container);
+        }
+        let refused = node.refused(&watch).await;
+        assert_eq!(refused.code, FailureCode::NO_SUCH_CONTAINER);
+        let gone = node.ask(&watch).await;
+        assert!(read_all(&gone, OUT).await.is_empty());
+    }
+}

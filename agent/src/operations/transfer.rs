@@ -5,23 +5,15 @@
 //! load   Receiver --chunks--> daemon       (credit is granted as the daemon reads)
 //! ```
 
-use std::io;
-
-use bollard::body_try_stream;
-use bollard::query_parameters::ImportImageOptionsBuilder;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use futures_util::stream::poll_fn;
-use hub_protocol::kind::transfer::{Ending, IN, Load, Loaded, OUT, Save};
+use hub_protocol::kind::transfer::{Ending, IN, Load, OUT, Save};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::Operation;
 
 use super::Tools;
 use super::call::no_engine;
 use crate::engine::{Engine, archive_failure};
-
-/// The most images that are named in the answer to a load.
-const MAX_LOADED: usize = 100;
 
 /// Gives images as an archive.
 pub async fn save(operation: Operation, open: Save, tools: &Tools) {
@@ -124,48 +116,18 @@ pub async fn load(operation: Operation, _: Load, tools: &Tools) {
         return operation.fail(&no_engine("archives of images"));
     };
     operation.accept(Bytes::new());
-    let mut channel = operation.receiver(IN);
-    // An archive that breaks off here breaks off for the daemon, too.
-    let body = poll_fn(move |cx| {
-        let chunk = channel.poll_chunk(cx);
-        chunk.map(|chunk| chunk.map_err(io::Error::other).transpose())
-    });
-    let options = ImportImageOptionsBuilder::new().quiet(true).build();
-    let docker = engine.patient();
-    let mut news = docker.import_image(options, body_try_stream(body), None);
-    let mut loaded = Loaded::default();
-    let ending = loop {
-        let news = tokio::select! {
-            biased;
-            _ = operation.ended() => return,
-            news = news.next() => news,
-        };
-        match news {
-            Some(Ok(news)) => {
-                let said = news.stream.unwrap_or_default();
-                let names = said.lines().filter_map(loaded_name);
-                let room = MAX_LOADED - loaded.images.len();
-                loaded.images.extend(names.take(room).map(Into::into));
-            }
-            Some(Err(error)) => break Ending::Failed(archive_failure(&error)),
-            // What holds no image is passed over by the daemon without a word.
-            None if loaded.images.is_empty() => {
-                break Ending::Failed(Failure::new(
-                    FailureCode::INVALID,
-                    "the archive holds no image",
-                ));
-            }
-            None => break Ending::Complete(loaded),
-        }
+    let calls = engine.calls(&|_| ());
+    let loaded = tokio::select! {
+        biased;
+        // The archive breaks off for the daemon, too.
+        _ = operation.ended() => return,
+        loaded = calls.images_load(operation.receiver(IN)) => loaded,
+    };
+    let ending = match loaded {
+        Ok(loaded) => Ending::Complete(loaded),
+        Err(failure) => Ending::Failed(failure),
     };
     operation.finish(kind::encode(&ending));
-}
-
-/// The image in what the daemon says of one that it has loaded.
-fn loaded_name(line: &str) -> Option<&str> {
-    ["Loaded image ID: ", "Loaded image: "]
-        .iter()
-        .find_map(|words| line.trim().strip_prefix(words))
 }
 
 #[cfg(test)]

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use hub_protocol::kind::call::container::{Create, Created, Inspect, List, State, Stop};
+use hub_protocol::kind::call::image::{self, Pull};
 use hub_protocol::kind::call::{Call, Change, Open};
 use tokio::sync::{Notify, mpsc};
 
 use super::*;
+use crate::engine::Engine;
 use crate::engine::fake::{self, Asked};
+use crate::engine::registry::{Registry, Stall};
 use crate::operations::testing::{Node, ending, read_all, tools};
 
 /// The reply of a call that goes well.
@@ -195,4 +198,27 @@ async fn a_container_that_is_waited_for_stays() {
         asked.iter().all(|one| !one.starts_with("DELETE")),
         "{asked:?}"
     );
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_a_pull_that_is_cancelled_at_the_hub_stops_at_the_daemon() {
+    let engine = Engine::connect().await.unwrap();
+    let node = Node::new(tools(Some(engine))).await;
+    let mut registry = Registry::new(None, true).await;
+    let pull = Pull {
+        image: registry.image.clone(),
+        platform: None,
+        registry: None,
+    };
+    let (operation, _) = node.begin(&Open::new(&pull)).await;
+    // Its progress comes, and says of what it is.
+    let progress = operation.message().await.unwrap().unwrap();
+    let progress: Progress = kind::decode("progress", &progress).unwrap();
+    assert!(progress.status.starts_with("Pulling"), "{progress:?}");
+    registry.reached(Stall::Stalled).await;
+    drop(operation);
+    registry.reached(Stall::GivenUp).await;
+    let image = registry.image.clone();
+    assert_eq!(reply(&node, &image::Inspect { image }).await, None);
 }

@@ -5,6 +5,7 @@
 use futures_util::FutureExt as _;
 use hub_protocol::kind::call::Change;
 use hub_protocol::kind::call::image::{Inspect, Remove};
+use hub_protocol::kind::transfer::Loaded;
 
 use super::*;
 use crate::engine::fake::{self, Asked};
