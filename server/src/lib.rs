@@ -19,6 +19,8 @@ mod hangup;
 pub mod hub;
 mod linger;
 pub mod proxy;
+#[cfg(test)]
+mod scripted;
 mod seats;
 pub mod secret;
 pub mod server;

@@ -178,6 +178,35 @@ impl Sessions {
         true
     }
 
+    /// A session of a test, with nothing on its control stream.
+    #[cfg(test)]
+    pub(crate) fn connect(
+        &self,
+        node: NodeId,
+        epoch: Epoch,
+        session: Session,
+        hello: Hello,
+        now: Timestamp,
+    ) {
+        let connected = Connected {
+            session,
+            epoch,
+            hello: Arc::new(hello),
+            since: now,
+            last_heard: now,
+            draining: false,
+            lingering: Vec::new(),
+            control: mpsc::channel(1).0,
+        };
+        assert!(self.install(node, connected), "epochs grow");
+    }
+
+    /// The end of a session of a test.
+    #[cfg(test)]
+    pub(crate) fn disconnect(&self, node: NodeId, epoch: Epoch) {
+        self.remove(node, epoch);
+    }
+
     /// The session of this registration has ended. Gives when the node was last heard of, unless
     /// a newer session stands.
     fn remove(&self, node: NodeId, epoch: Epoch) -> Option<Timestamp> {

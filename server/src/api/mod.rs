@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! TCP, TLS --serve--> token --> routes --> Hub
-//!             |                   `-- exec <--WebSocket--> operation
-//!             `- Hangup: the client is gone ----^
+//!             |                   |-- call -- JSON, or lines --------> operation
+//!             |                   |-- exec, build, docker -- socket -> operation
+//!             |                   `-- files, records -- relay, merge -> operation
+//!             `- Client: is it still there? --^
 //! ```
 //!
 //! Every route demands the bearer token of the file `api-token`; beyond loopback there is TLS or no
@@ -117,7 +119,10 @@ pub fn check_exposure(address: SocketAddr, tls: bool) -> Result<(), ApiError> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod exposure_tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;

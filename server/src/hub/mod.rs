@@ -342,3 +342,6 @@ impl Hub {
         self.inner.sessions.tell_targets(&node.id, targets);
     }
 }
+
+#[cfg(test)]
+mod tests;
