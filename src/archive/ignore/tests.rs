@@ -4,7 +4,8 @@ use super::*;
 
 impl Rules {
     /// The judgement of clients before 23: of the directories above a path, a pattern is compared
-    /// only with the one that has as many names as itself, and `**NAME` begins with a name.
+    /// only with the one that has as many names as itself, `**NAME` begins with a name, and a `^`
+    /// is never itself.
     pub(in super::super) fn ignored_as_by_20_10(&self, path: &str) -> bool {
         let names: Vec<_> = path.split('/').collect();
         let mut ignored = false;
@@ -14,6 +15,10 @@ impl Rules {
                 Kind::Suffix if !rule.pattern[2..].starts_with('/') => {
                     let suffix = &rule.pattern[2..];
                     suffix.is_empty() || path.rsplit('/').next() == Some(suffix)
+                }
+                // Everything was an expression, in which it is the beginning of the text.
+                Kind::Exact if rule.pattern.contains('^') => {
+                    rule.pattern.strip_prefix('^') == Some(path)
                 }
                 _ => rule.matches(path),
             };
