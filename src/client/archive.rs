@@ -9,12 +9,10 @@ use futures_util::Stream;
 use http::{HeaderMap, Method, Request};
 use http_body_util::Full;
 use hub_protocol::kind::transfer::{CopyIn, PathStat};
+use hub_server::api::PATH_STAT_HEADER;
 
 use super::transfer::Download;
 use super::{Client, ClientError, uri};
-
-/// The header that says what stands at a path: base64 of the JSON of a [`PathStat`].
-const PATH_STAT: &str = "hub-path-stat";
 
 impl Client {
     /// Says what stands at a path of a container. Links are not followed.
@@ -77,9 +75,12 @@ impl Client {
     }
 
     fn path_stat(&self, headers: &HeaderMap) -> Result<PathStat, ClientError> {
-        let senseless =
-            || self.senseless(format!("its header {PATH_STAT} is missing or malformed"));
-        let header = headers.get(PATH_STAT).ok_or_else(senseless)?;
+        let senseless = || {
+            self.senseless(format!(
+                "its header {PATH_STAT_HEADER} is missing or malformed"
+            ))
+        };
+        let header = headers.get(PATH_STAT_HEADER).ok_or_else(senseless)?;
         let json = BASE64.decode(header).map_err(|_| senseless())?;
         serde_json::from_slice(&json).map_err(|_| senseless())
     }
