@@ -21,6 +21,7 @@ use crate::journal::Journal;
 use crate::operations::Tools;
 use crate::operations::exec::Lingering;
 use crate::operations::http::{Connections, Dial};
+use crate::operations::kept::Kept;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
 use crate::targets::Targets;
@@ -128,6 +129,7 @@ pub async fn run(
         runtime: parts.runtime,
         targets: Targets::default(),
         connections: Connections::new(parts.dial),
+        kept: Kept::new(parts.random.clone(), parts.time.clone()),
         lingering: Lingering::default(),
         policy: config.policy,
     };

@@ -95,7 +95,17 @@ impl Uplink {
     ///
     /// # Errors
     /// [`UplinkError`].
-    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), UplinkError> {
+    pub async fn run(self, stop: watch::Receiver<bool>) -> Result<(), UplinkError> {
+        let kept = self.tools.kept.clone();
+        let ended = self.keep_dialling(stop).await;
+        // Whatever ended it: what outlives a session does not outlive the agent.
+        if timeout(STOP_TIMEOUT, kept.close()).await.is_err() {
+            tracing::warn!("kept commands did not stop in time");
+        }
+        ended
+    }
+
+    async fn keep_dialling(self, mut stop: watch::Receiver<bool>) -> Result<(), UplinkError> {
         let mut incarnation = [0; 16];
         (self.random)(&mut incarnation);
         let incarnation = Incarnation::from_bytes(incarnation);
@@ -288,7 +298,10 @@ impl Uplink {
         // Lost or left: every operation learns of it, and stops what it runs.
         session.close(CloseCode::GOING_AWAY, "the agent has ended the session");
         if ended.is_ok() {
-            let all = async { while running.join_next().await.is_some() {} };
+            let all = async {
+                let running = async { while running.join_next().await.is_some() {} };
+                tokio::join!(biased; self.tools.kept.close(), running);
+            };
             if timeout(STOP_TIMEOUT, all).await.is_err() {
                 tracing::warn!(left = running.len(), "operations did not stop in time");
             }

@@ -23,7 +23,7 @@ pub fn pattern(seed: u64, offset: u64, len: usize) -> Bytes {
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// Runs `bytes N SEED CODE`, `cat`, `endless`, `size`, which prints that of its terminal whenever it
+/// Runs `bytes N SEED CODE`, `drip N SEED CODE`, which prints 1,000 bytes N times, a second apart, `cat`, `endless`, `size`, which prints that of its terminal whenever it
 /// changes, and `sleep`, which neither reads nor closes its stdin.
 /// The output of `broken N` can't be read to its end, though it exits with 0; whether `lost` has
 /// started nobody can say.
@@ -144,6 +144,11 @@ impl Runtime for Commands {
                     let code = number(3).unwrap_or(0) as i32;
                     bytes(handle.clone(), len, seed, code)
                 }
+                "drip" => {
+                    let (pieces, seed) = (number(1).unwrap_or(0), number(2).unwrap_or(0));
+                    let code = number(3).unwrap_or(0) as i32;
+                    drip(handle.clone(), pieces, seed, code)
+                }
                 "endless" => bytes(handle.clone(), u64::MAX, 0, 0),
                 "cat" => cat(handle.clone(), input),
                 "size" => sizes(&handle),
@@ -188,6 +193,21 @@ fn bytes(handle: Arc<Handle>, len: u64, seed: u64, code: i32) -> ByteStream {
                 return None;
             }
             Some((Ok(pattern(seed, offset, now)), offset + now as u64))
+        }
+    })
+    .boxed()
+}
+
+fn drip(handle: Arc<Handle>, pieces: u64, seed: u64, code: i32) -> ByteStream {
+    stream::unfold(0u64, move |piece| {
+        let handle = handle.clone();
+        async move {
+            if piece == pieces {
+                handle.end(ExitStatus::Code(code));
+                return None;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok(pattern(seed, piece * 1000, 1000)), piece + 1))
         }
     })
     .boxed()

@@ -15,6 +15,7 @@ mod commands;
 mod cycles;
 mod determinism;
 mod hostile;
+mod kept;
 mod outcomes;
 mod pages;
 mod rebinding;

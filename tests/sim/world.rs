@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -112,6 +113,7 @@ impl endpoint::Network for SimNetwork {
 pub struct World {
     pub net: Network,
     pub server: Server,
+    host: HostId,
     pub clock: Clock,
     proxy: Proxy,
 }
@@ -130,11 +132,38 @@ impl World {
     async fn with_trace(seed: u64, mode: TraceMode) -> Self {
         let net = Network::with_trace(seed, mode);
         let host = net.host("hub", HUB);
-        let clock = Clock::simulated(START);
         let deployment = Deployment::from_bytes([7; 16]);
         let store = Store::in_memory(Execution::Inline, deployment)
             .await
             .unwrap();
+        Self::with_store(net, host, Clock::simulated(START), store).await
+    }
+
+    /// A hub whose ledger is a file, so that it can be restarted.
+    pub async fn on_disk(seed: u64, ledger: &Path) -> Self {
+        let net = Network::with_trace(seed, TraceMode::Digest);
+        let host = net.host("hub", HUB);
+        let store = on_disk(ledger).await;
+        Self::with_store(net, host, Clock::simulated(START), store).await
+    }
+
+    /// Stops the hub and starts another with the same ledger.
+    pub async fn restart(self, ledger: &Path) -> Self {
+        let Self {
+            net,
+            server,
+            host,
+            clock,
+            proxy,
+        } = self;
+        // It holds the old hub's sessions, and they its socket.
+        drop(proxy);
+        server.stop().await;
+        let store = on_disk(ledger).await;
+        Self::with_store(net, host, clock, store).await
+    }
+
+    async fn with_store(net: Network, host: HostId, clock: Clock, store: Store) -> Self {
         let address = |port| SocketAddr::new(HUB.parse().unwrap(), port);
         let config = Config {
             agent_listen: address(7443),
@@ -160,6 +189,7 @@ impl World {
         Self {
             net,
             server,
+            host,
             clock,
             proxy,
         }
@@ -279,6 +309,13 @@ impl World {
         let at = fresh.urls[0].find("/v1/").unwrap();
         fresh.urls[0][at..].to_owned()
     }
+}
+
+async fn on_disk(ledger: &Path) -> Store {
+    let deployment = Deployment::from_bytes([7; 16]);
+    Store::open(ledger, Execution::Inline, deployment)
+        .await
+        .unwrap()
 }
 
 /// An agent of this hub, in a directory that [`SimAgent::start`] fills in.

@@ -37,7 +37,11 @@ pub async fn run(operation: Operation, open: call::Open, tools: &Tools) {
         };
         // Kept commands are no business of the engine.
         (@work exec $name:ident $params:ident) => {
-            async { kept(operation, &$params) }
+            async move {
+                operation.accept(Bytes::new());
+                let outcome = answer(&operation, tools.kept.$name($params)).await;
+                finish(operation, outcome);
+            }
         };
         (@work container container_create $params:ident) => {
             dispatch!(@begin calls, operation => create(&operation, calls, $params))
@@ -67,12 +71,6 @@ fn unknown(method: &str) -> Failure {
     let method: String = method.chars().take(64).collect();
     let message = format!("this agent does not know the call {method:?}; a newer one may");
     Failure::new(FailureCode::UNSUPPORTED, message)
-}
-
-/// Calls about kept commands.
-fn kept<C: call::Call>(operation: Operation, _: &C) {
-    let message = format!("this agent cannot do {} yet", C::METHOD);
-    operation.fail(&Failure::new(FailureCode::UNSUPPORTED, message));
 }
 
 /// What a node says that has no container engine.

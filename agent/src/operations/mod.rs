@@ -4,12 +4,14 @@
 //! the operation does, and stops what it started before it returns. Before any of them, the node's
 //! [policy](crate::policy) judges what is asked.
 
+pub mod attach;
 pub mod build;
 pub mod call;
 pub mod copy;
 pub mod events;
 pub mod exec;
 pub mod http;
+pub mod kept;
 pub mod logs;
 pub mod socket;
 pub mod stats;
@@ -43,6 +45,8 @@ pub struct Tools {
     pub targets: Targets,
     /// How it is connected to.
     pub connections: http::Connections,
+    /// Commands that outlive their clients.
+    pub kept: kept::Kept,
     /// Commands that could not be seen to have stopped.
     pub lingering: exec::Lingering,
     /// What may be done at all.
@@ -66,7 +70,16 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
     }
     match operation.kind() {
         OperationKind::Exec => match Request::from_body(&open.payload) {
-            Ok(open) => exec::run(operation, open, &*tools.runtime, &tools.lingering).await,
+            Ok(open) => {
+                let Tools {
+                    kept, lingering, ..
+                } = &tools;
+                exec::run(operation, open, &*tools.runtime, kept, lingering).await;
+            }
+            Err(error) => operation.fail(&invalid(&error)),
+        },
+        OperationKind::Attach => match Request::from_body(&open.payload) {
+            Ok(open) => attach::run(operation, open, &tools.kept).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
         OperationKind::Http => match Request::from_body(&open.payload) {
@@ -113,10 +126,6 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
             Ok(open) => events::run(operation, open, &tools).await,
             Err(error) => operation.fail(&invalid(&error)),
         },
-        kind @ OperationKind::Attach => operation.fail(&Failure::new(
-            FailureCode::UNSUPPORTED,
-            format!("this agent cannot do {} yet", kind.name()),
-        )),
     }
 }
 

@@ -32,6 +32,7 @@ use quinn::{Connection, Endpoint};
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::time_provider::DefaultTimeProvider;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::mpsc;
@@ -39,6 +40,7 @@ use tokio::task::JoinHandle;
 
 use super::exec::Lingering;
 use super::http::{Connections, Loopback};
+use super::kept::Kept;
 use super::{Tools, run};
 use crate::engine::{Dial, Engine, Socket};
 use crate::policy::Policy;
@@ -60,6 +62,10 @@ pub(crate) fn tools(engine: Option<Engine>) -> Tools {
         journal: None,
         targets: Targets::default(),
         connections: Connections::new(Arc::new(Loopback)),
+        kept: Kept::new(
+            Arc::new(|bytes| getrandom::fill(bytes).unwrap()),
+            Arc::new(DefaultTimeProvider),
+        ),
         lingering: Lingering::default(),
         policy: Arc::new(Policy::everything()),
     }

@@ -93,6 +93,8 @@ struct State {
     pump: Option<Waker>,
     /// The [`Operation`] was dropped.
     abandoned: bool,
+    /// The stream is done with; whether both sides had their last word.
+    closed: Option<bool>,
     /// What its windows have taken of the session's budget.
     grown: u64,
 }
@@ -250,6 +252,7 @@ impl Operation {
             waiters: Vec::new(),
             pump: None,
             abandoned: false,
+            closed: None,
             grown: 0,
         };
         let shared = Arc::new(Shared {
@@ -405,7 +408,22 @@ impl Operation {
         self.last(Frame::Done, body);
     }
 
-    fn last(self, frame: impl FnOnce(Bytes) -> Frame, body: Bytes) {
+    /// Agent: the same, and waits until the hub has taken it. Gives whether it has: otherwise nobody
+    /// may have learnt how the operation ended.
+    pub async fn finish_seen(self, body: Bytes) -> bool {
+        self.last(Frame::Done, body);
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if let Some(seen) = state.closed {
+                return Poll::Ready(seen);
+            }
+            state.wait(cx);
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn last(&self, frame: impl FnOnce(Bytes) -> Frame, body: Bytes) {
         let mut state = self.shared.lock();
         if state.ended.is_none() && !state.machine.is_over() {
             state.machine.finish();

@@ -138,6 +138,23 @@ impl Sender {
         Ok(())
     }
 
+    /// Sends as much of `bytes` as has credit now, at least one byte, and takes it off them, without
+    /// copying.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send): nothing was sent.
+    pub fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &mut Bytes,
+    ) -> Poll<Result<(), Ended>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let taken = self.poll_credit(cx, bytes.len(), |n| bytes.split_to(n));
+        taken.map_ok(drop)
+    }
+
     /// Ends the channel: nothing follows on it.
     pub fn finish(&mut self) {
         let mut state = self.shared.lock();
@@ -161,18 +178,20 @@ impl Sender {
 
     /// Waits until [`is_stopped`](Self::is_stopped).
     pub async fn stopped(&mut self) {
-        poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let over = state.ended.is_some() || state.machine.is_over();
-            match state.sending(self.channel) {
-                Some(sending) if !over && !sending.stopped => {
-                    sending.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-                _ => Poll::Ready(()),
+        poll_fn(|cx| self.poll_stopped(cx)).await;
+    }
+
+    /// [`stopped`](Self::stopped), for what polls several channels.
+    pub fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let over = state.ended.is_some() || state.machine.is_over();
+        match state.sending(self.channel) {
+            Some(sending) if !over && !sending.stopped => {
+                sending.waker = Some(cx.waker().clone());
+                Poll::Pending
             }
-        })
-        .await;
+            _ => Poll::Ready(()),
+        }
     }
 
     /// Waits for credit and room for at least one of `wanted` bytes, takes what there is, and

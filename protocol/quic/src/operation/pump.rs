@@ -157,7 +157,10 @@ pub(super) fn spawn(shared: Arc<Shared>, decoder: Decoder, (send, recv): transpo
                 priority: Priority::Interactive,
             };
             pump.run().await;
-            session.operation_closed(grown.lock().grown);
+            let mut state = grown.lock();
+            state.closed.get_or_insert(false);
+            state.wake_waiters();
+            session.operation_closed(state.grown);
         }
         .instrument(span),
     );
@@ -224,6 +227,7 @@ impl Pump {
                         return;
                     }
                     if self.stream.finished {
+                        self.shared.lock().closed = Some(true);
                         return;
                     }
                 }
@@ -254,6 +258,7 @@ impl Pump {
                     self.stream.finished = true;
                     let _ = self.stream.send.finish();
                     if !self.reading {
+                        self.shared.lock().closed = Some(true);
                         return;
                     }
                     fin_due = Some(Instant::now() + FIN_TIMEOUT);
