@@ -8,6 +8,7 @@
     unreachable_pub
 )]
 
+mod docker;
 mod exec;
 mod fake;
 mod gone;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use hub::client::{Client, exec};
 use hub::settings::{self, RuntimeKind};
-use hub_agent::agent::{self, AgentError, Joining};
+use hub_agent::agent::{self, AgentError, Joining, Parts};
 use hub_agent::dial::HubAddress;
 use hub_protocol::kind::exec::OnDisconnect;
 use hub_server::api::{ApiToken, TOKEN_FILE};
 use hub_server::server::StartError;
-use hub_server::{Config, Parts, Server};
+use hub_server::{Config, Server};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -34,7 +34,7 @@ pub fn config(dir: &TempDir) -> Config {
 }
 
 pub async fn start(config: Config) -> Result<Server, StartError> {
-    let parts = Parts::system(&config).await?;
+    let parts = hub_server::Parts::system(&config).await?;
     Server::start(config, parts).await
 }
 
@@ -68,6 +68,17 @@ impl World {
 
     /// Lets an agent join as [`NODE`], and waits until it is connected.
     pub async fn join(&mut self) {
+        self.join_with(RuntimeKind::Process).await;
+    }
+
+    /// A hub with the node [`NODE`], whose agent has this machine's Docker.
+    pub async fn docker() -> Self {
+        let mut world = Self::hub().await;
+        world.join_with(RuntimeKind::Docker).await;
+        world
+    }
+
+    async fn join_with(&mut self, kind: RuntimeKind) {
         let hub = self.server.hub();
         let fresh = hub
             .create_token(1, std::time::Duration::from_secs(60))
@@ -88,10 +99,11 @@ impl World {
             digest: String::new(),
             policy: Arc::default(),
         };
-        let (runtime, _) = settings::runtime(RuntimeKind::Process, &data_dir)
-            .await
-            .unwrap();
-        let parts = settings::system_parts(runtime);
+        let (runtime, engine) = settings::runtime(kind, &data_dir).await.unwrap();
+        let parts = Parts {
+            engine,
+            ..settings::system_parts(runtime)
+        };
         let (stop, stopping) = watch::channel(false);
         let mut changes = hub.sessions().changes();
         self.agents
