@@ -156,9 +156,11 @@ impl World {
             clock,
             proxy,
         } = self;
-        // It holds the old hub's sessions, and they its socket.
         drop(proxy);
         server.stop().await;
+        // A process that ends takes its sockets along, whatever still refers to them.
+        net.remove_host(host);
+        let host = net.host("hub", HUB);
         let store = on_disk(ledger).await;
         Self::with_store(net, host, clock, store).await
     }
