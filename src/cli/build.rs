@@ -14,6 +14,7 @@ mod image;
 mod meter;
 mod steps;
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -270,20 +271,21 @@ async fn carry(
     let (mut context, mut output) = building.split();
     let (notices, mut noticed) = mpsc::channel(16);
     let (stops, stopped) = oneshot::channel::<()>();
-    let (sent, mut counted) = mpsc::channel(1);
+    let sent = Cell::new(0);
     let upload = async {
         let mut source = Bytestream::of(source, notices)?;
         let send = async {
             while let Some(bytes) = source.next().await? {
                 // What goes wrong with the connection the output says better.
-                if context.send(&bytes).await.is_err() || sent.send(bytes.len()).await.is_err() {
+                if context.send(&bytes).await.is_err() {
                     return std::future::pending().await;
                 }
+                sent.set(sent.get() + bytes.len() as u64);
             }
             Ok::<_, BuildError>(())
         };
         tokio::select! {
-            sent = send => sent?,
+            whole = send => whole?,
             // The daemon has had enough.
             Ok(()) = stopped => {}
         }
@@ -321,11 +323,12 @@ async fn carry(
             uploaded = &mut upload, if uploading => {
                 uploaded?;
                 uploading = false;
+                meter.reached(sent.get());
                 screen.say(&meter.summary(node, begun.elapsed())).await?;
             }
-            Some(bytes) = counted.recv() => meter.add(bytes),
             Some(notice) = noticed.recv() => screen.say(&format!("hub: {notice}")).await?,
             _ = ticks.tick(), if uploading && screen.terminal => {
+                meter.reached(sent.get());
                 let line = meter.line(node, begun.elapsed());
                 screen.bar(line).await?;
             }

@@ -18,9 +18,9 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// So many bytes more were sent.
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
+    /// So many bytes were sent in all.
+    pub(super) fn reached(&mut self, bytes: u64) {
+        self.bytes = bytes;
     }
 
     /// How far it is, so long after it began.
@@ -66,12 +66,12 @@ mod tests {
     fn the_rate_is_that_of_the_last_second() {
         let mut meter = Meter::default();
         let ms = Duration::from_millis;
-        meter.add(500_000);
+        meter.reached(500_000);
         assert_eq!(
             meter.line("n", ms(500)),
             "Sending build context to n  500kB  1.00MB/s"
         );
-        meter.add(1_500_000);
+        meter.reached(2_000_000);
         assert_eq!(
             meter.line("n", ms(1000)),
             "Sending build context to n  2.00MB  2.00MB/s"
