@@ -12,6 +12,7 @@ mod docker;
 mod exec;
 mod fake;
 mod gone;
+mod kept;
 mod resources;
 mod stop;
 mod tls;
