@@ -26,7 +26,8 @@ use super::relay::Reason;
 use super::types::HubRecord;
 use crate::hub::{AskError, GaveUp, Hub, Piece, Watch};
 
-/// Pieces that may wait for the client, of all nodes together: at most 64 KiB each.
+/// Pieces that may wait for the client, of all nodes together: mostly 64 KiB at most, and never more
+/// than a line of the largest size beyond that.
 const QUEUE: usize = 4;
 
 /// What a task says.
