@@ -9,6 +9,7 @@
 )]
 
 mod browser;
+mod containers;
 mod kills;
 mod netns;
 mod processes;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -17,7 +17,7 @@ use crate::programs::{Hub, stderr};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `hub` at a terminal, and the person before it.
-struct Terminal {
+pub struct Terminal {
     controller: File,
     user: OwnedFd,
     child: Child,
@@ -34,7 +34,7 @@ fn window(cols: u16, rows: u16) -> Winsize {
 }
 
 impl Terminal {
-    fn start(hub: &Hub, args: &[&str]) -> Self {
+    pub fn start(hub: &Hub, args: &[&str]) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
@@ -68,12 +68,12 @@ impl Terminal {
         terminal
     }
 
-    fn type_in(&mut self, keys: &str) {
+    pub fn type_in(&mut self, keys: &str) {
         self.controller.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits for text on the screen, from where the last wait ended, and gives what came with it.
-    fn wait_for(&mut self, text: &str) -> String {
+    pub fn wait_for(&mut self, text: &str) -> String {
         loop {
             if let Some(at) = self.seen.find(text) {
                 let rest = self.seen.split_off(at + text.len());
@@ -107,7 +107,7 @@ impl Terminal {
         format!("{:?}", tcgetattr(&self.user).unwrap())
     }
 
-    fn ends(&mut self) -> Option<i32> {
+    pub fn ends(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 }
@@ -137,7 +137,8 @@ fn a_terminal_has_size_keys_and_codes() {
             .contains("vt100\r\n/dev/pts/")
     );
     // Ctrl-C is a key of the far terminal.
-    terminal.type_in("echo beg\"\"in; sleep 1000\r");
+    // What is in the foreground prints it.
+    terminal.type_in("sh -c 'echo beg\"\"in; exec sleep 1000'\r");
     terminal.wait_for("begin");
     terminal.type_in("\x03");
     terminal.wait_for("ready> ");
@@ -156,7 +157,14 @@ fn a_terminal_may_change_its_size() {
     for side in 41..51 {
         terminal.resize(100, side);
     }
-    while !terminal.line("stty size").contains("50 100") {}
+    let last = Instant::now() + PATIENCE;
+    while !terminal.line("stty size").contains("50 100") {
+        assert!(
+            Instant::now() < last,
+            "no other size came: {}",
+            terminal.line("stty size")
+        );
+    }
 }
 
 #[test]
@@ -178,17 +186,27 @@ fn a_person_may_leave_and_come_back() {
     assert_eq!(crate::programs::stdout(&status), "running\n");
 
     let mut terminal = Terminal::start(&hub, &["exec", "attach", "n1", &id]);
-    // What was printed before is remembered.
-    terminal.wait_for("mine=42");
+    // What was printed before somebody left was seen.
+    terminal.wait_for("bytes of output came before");
     assert!(terminal.line("echo its $mine").contains("its 42"));
+    terminal.type_in("\x10\x11");
+    terminal.wait_for("hub exec attach n1 ");
+    assert_eq!(terminal.ends(), Some(0));
+    let mut terminal = Terminal::start(&hub, &["exec", "attach", "n1", &id]);
+    // From here on what it prints is remembered.
+    terminal.wait_for("its 42");
+    terminal.wait_for("ready> ");
+    assert!(terminal.line("echo still $mine").contains("still 42"));
     terminal.type_in("exit 3\r");
     assert_eq!(terminal.ends(), Some(3));
+    // How it ended was told: there is nothing left to keep.
     let status = hub.run(&["exec", "status", "n1", &id]);
-    assert_eq!(crate::programs::stdout(&status), "exited with code 3\n");
-    assert_eq!(status.status.code(), Some(0));
-    assert!(hub.run(&["exec", "stop", "n1", &id]).status.success());
-    let status = hub.run(&["exec", "status", "n1", &id]);
-    assert_eq!(status.status.code(), Some(125), "{}", stderr(&status));
+    assert_eq!(status.status.code(), Some(125));
+    assert!(
+        stderr(&status).contains("keeps no command"),
+        "{}",
+        stderr(&status)
+    );
 }
 
 #[test]

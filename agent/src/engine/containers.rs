@@ -212,11 +212,15 @@ fn limits(wishes: &Resources, now: &HostConfig) -> Result<Option<Limits>, Failur
     };
     let (memory_now, swap_now) = (now.memory.unwrap_or(0), now.memory_swap.unwrap_or(0));
     if let (Some(memory), None) = (memory, wishes.memory_swap)
-        && swap_now > 0
+        && swap_now >= 0
         && memory > swap_now
     {
-        // As much swap as before.
-        memory_swap = Some(memory.saturating_add((swap_now - memory_now).max(0)));
+        // As much swap as before. A container that never had a limit says 0, and the daemon takes
+        // no limit of memory beside that.
+        memory_swap = Some(match swap_now {
+            0 => -1,
+            _ => memory.saturating_add((swap_now - memory_now).max(0)),
+        });
     }
     if memory_swap.is_some_and(|swap| swap > 0) && memory.is_none() && memory_now > 0 {
         memory = Some(memory_now);

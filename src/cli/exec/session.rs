@@ -119,8 +119,10 @@ impl Session {
             stderr: Printer::new(&io::stderr()),
             seen: exec.offsets(),
         };
-        // Of one that is new nothing can be missing.
-        missing(Offsets::default(), screen.seen, raw);
+        let before = screen.seen.stdout + screen.seen.stderr;
+        if before > 0 {
+            say(&format!("{before} bytes of output came before"), raw);
+        }
         loop {
             let (input, output) = exec.split();
             let (stops, stopped) = oneshot::channel();
