@@ -4,6 +4,7 @@
 //! bin/hub.rs         -> cli -> client -> API of a hub
 //!                        `--> demo       a hub and an agent in this process
 //! bin/hub-server.rs  -> settings -> hub_server
+//!                       `--> local  the hub's own machine as a node
 //! bin/hub-agent.rs   -> settings -> hub_agent
 //! ```
 
@@ -11,4 +12,5 @@ pub mod archive;
 pub mod cli;
 pub mod client;
 pub mod demo;
+pub mod local;
 pub mod settings;

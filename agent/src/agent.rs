@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::identity::{Identity, IdentityError, IdentityStore, State};
 use crate::join::{self, JoinError, JoinOptions};
 use crate::journal::Journal;
+use crate::link::is_set;
 use crate::operations::Tools;
 use crate::operations::exec::Lingering;
 use crate::operations::http::{Connections, Dial};
@@ -25,7 +26,7 @@ use crate::operations::kept::Kept;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
 use crate::targets::Targets;
-use crate::uplink::{Random, Uplink, UplinkError, is_set};
+use crate::uplink::{Random, Uplink, UplinkError};
 
 /// How to join, for an agent that has no identity yet.
 #[derive(Debug, Clone)]
@@ -72,6 +73,23 @@ pub struct Parts {
     pub engine: Option<Engine>,
     /// How exposed targets are connected to.
     pub dial: Arc<dyn Dial>,
+}
+
+impl Parts {
+    /// What operations work with that do what `policy` allows.
+    pub(crate) fn tools(&self, policy: Arc<Policy>) -> Tools {
+        let journal = self.engine.clone();
+        Tools {
+            journal: journal.map(|engine| Journal::start(engine, self.random.clone())),
+            engine: self.engine.clone(),
+            runtime: self.runtime.clone(),
+            targets: Targets::default(),
+            connections: Connections::new(self.dial.clone()),
+            kept: Kept::new(self.random.clone(), self.time.clone()),
+            lingering: Lingering::default(),
+            policy,
+        }
+    }
 }
 
 /// Why an agent ended, or never began.
@@ -122,17 +140,7 @@ pub async fn run(
             identity
         }
     };
-    let journal = parts.engine.clone();
-    let tools = Tools {
-        journal: journal.map(|engine| Journal::start(engine, parts.random.clone())),
-        engine: parts.engine,
-        runtime: parts.runtime,
-        targets: Targets::default(),
-        connections: Connections::new(parts.dial),
-        kept: Kept::new(parts.random.clone(), parts.time.clone()),
-        lingering: Lingering::default(),
-        policy: config.policy,
-    };
+    let tools = parts.tools(config.policy);
     let uplink = Uplink {
         hub: config.hub,
         identity: Arc::new(identity),

@@ -12,6 +12,7 @@
 //! | [`identity`], [`join`] | who this node is, and how it came to be |
 //! | [`dial`], [`backoff`] | how the hub is reached, and how often it is tried |
 //! | [`uplink`] | the line to the hub: sessions, one after the other |
+//! | [`local`] | the same for the hub's own machine, within the hub's process |
 //! | [`operations`] | what the hub can ask: one module per kind |
 //! | [`engine`] | the Docker Engine of this machine, for all that is not a command |
 //! | [`journal`] | what has happened on this node: events that outlast the daemon's memory |
@@ -24,6 +25,8 @@ pub mod operations;
 pub mod targets;
 pub mod uplink;
 
+mod link;
+
 pub mod agent;
 pub mod backoff;
 pub mod dial;
@@ -32,5 +35,6 @@ pub mod identity;
 pub mod join;
 pub mod journal;
 pub mod kill;
+pub mod local;
 pub mod policy;
 pub mod runtime;

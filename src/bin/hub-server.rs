@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use hub::local::Local;
 use hub::settings::{self, ServerSettings};
 use hub_server::{Parts, Server, files};
 
@@ -27,9 +28,15 @@ async fn run() -> anyhow::Result<()> {
     settings::raise_descriptor_limit();
     let settings = settings?;
     let ready_file = settings.ready_file.clone();
+    let local = settings.local()?;
     let config = settings.configuration()?;
     let parts = Parts::system(&config).await?;
+    let data_dir = config.data_dir.clone();
     let server = Server::start(config, parts).await?;
+    let local = match local {
+        Some(local) => Some(Local::start(&server, local, &data_dir).await?),
+        None => None,
+    };
     let bound = server.bound();
     if let Some(path) = ready_file {
         // Whoever waits for the file finds it whole or not at all.
@@ -47,5 +54,8 @@ async fn run() -> anyhow::Result<()> {
     settings::told_to_stop().await?;
     tracing::info!("stopping");
     server.stop().await;
+    if let Some(local) = local {
+        local.stop().await;
+    }
     Ok(())
 }

@@ -78,7 +78,11 @@ fn node(node: &Node) -> [String; 8] {
         node.name.clone(),
         node.state.to_string(),
         time(&node.since),
-        of_session(|session| session.address.clone().unwrap_or_else(|| "local".into())),
+        if node.local {
+            "local".into()
+        } else {
+            of_session(|session| session.address.clone().unwrap_or_else(|| "-".into()))
+        },
         of_session(|session| milliseconds(session.rtt_us)),
         of_session(|session| session.operations.to_string()),
         of_session(|session| format!("{}/{}", session.os, session.arch)),
@@ -197,21 +201,23 @@ mod tests {
         let node = |name: &str, state, session| Node {
             id: "0".repeat(32),
             name: name.into(),
+            local: name == "here",
             state,
             since: NOON.into(),
             created: NOON.into(),
             last_seen: None,
-            local: false,
             session,
         };
         let all = [
             node("shop-4", NodeState::Connected, Some(session)),
             node("b", NodeState::Away, None),
+            node("here", NodeState::Away, None),
         ];
         let expected = "\
 NAME    STATE      SINCE                 ADDRESS          RTT      OPERATIONS  PLATFORM      RELEASE
 shop-4  connected  2026-01-31 12:00:00Z  192.0.2.7:40000  41.2 ms  2           linux/x86_64  0.1.0
 b       away       2026-01-31 12:00:00Z  -                -        -           -             -
+here    away       2026-01-31 12:00:00Z  local            -        -           -             -
 
 shop-4: this may still be running: sleep: pid 7 would not stop
 ";

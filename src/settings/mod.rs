@@ -27,6 +27,18 @@ fn read_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Resu
     toml::from_str(&text).with_context(|| format!("the configuration {} is wrong", path.display()))
 }
 
+/// Makes sure of a directory that only its owner can look into.
+///
+/// # Errors
+/// Those of the file system.
+pub fn create_private(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+}
+
 /// Where a daemon keeps its data unless told otherwise: below `/var/lib` as root, else in the
 /// user's data directory.
 pub fn default_data_dir(name: &str) -> PathBuf {

@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Parser;
+use hub_agent::policy::{Policy, Rules, Source};
 use hub_protocol::ports;
 use hub_quic::endpoint::UdpNetwork;
 use serde::Deserialize;
 
-use super::{default_data_dir, hostname, read_file};
+use super::{RuntimeKind, default_data_dir, hostname, read_file};
+use crate::local;
 
 /// The control plane: agents dial it, operators and browsers use it.
 ///
@@ -68,6 +71,19 @@ pub struct ServerSettings {
     /// The key of the API's certificate, in PEM.
     #[arg(long, env = "HUB_API_TLS_KEY", value_name = "FILE")]
     pub api_tls_key: Option<PathBuf>,
+    /// Take this machine itself for a node of this name, served within the hub's process.
+    #[arg(long, env = "HUB_LOCAL_NODE", value_name = "NAME")]
+    pub local_node: Option<String>,
+    /// What runs commands on the node of --local-node [default: docker]
+    #[arg(long, env = "HUB_LOCAL_RUNTIME", value_name = "RUNTIME")]
+    pub local_runtime: Option<RuntimeKind>,
+    /// Let whoever may use the hub reach the Docker socket of the node of --local-node, and so own
+    /// this machine.
+    #[arg(long, env = "HUB_LOCAL_ALLOW_DOCKER_API", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub local_allow_docker_api: Option<bool>,
+    /// What else the hub may do there: a table of the file, see docs/policy.md.
+    #[arg(skip)]
+    pub local_policy: Option<Rules>,
     /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
     #[arg(long, env = "HUB_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub no_gso: Option<bool>,
@@ -105,6 +121,10 @@ impl ServerSettings {
             secret_file: self.secret_file.or(file.secret_file),
             api_tls_cert: self.api_tls_cert.or(file.api_tls_cert),
             api_tls_key: self.api_tls_key.or(file.api_tls_key),
+            local_node: self.local_node.or(file.local_node),
+            local_runtime: self.local_runtime.or(file.local_runtime),
+            local_allow_docker_api: self.local_allow_docker_api.or(file.local_allow_docker_api),
+            local_policy: self.local_policy.or(file.local_policy),
             no_gso: self.no_gso.or(file.no_gso),
             log: self.log.or(file.log),
         }
@@ -150,6 +170,36 @@ impl ServerSettings {
     }
 }
 
+impl ServerSettings {
+    /// What is to be served of this machine itself, if anything.
+    ///
+    /// # Errors
+    /// A setting or a rule makes no sense, or there is no node that it could be about.
+    pub fn local(&self) -> anyhow::Result<Option<local::Settings>> {
+        let Some(name) = &self.local_node else {
+            let about_it = self.local_runtime.is_some()
+                || self.local_allow_docker_api.is_some()
+                || self.local_policy.is_some();
+            if about_it {
+                bail!("settings of the local node are given, and none is: add --local-node NAME");
+            }
+            return Ok(None);
+        };
+        let source = Source {
+            file: self.config.clone(),
+            table: "local_policy",
+            docker_api: "local_allow_docker_api",
+        };
+        let docker_api = self.local_allow_docker_api.unwrap_or(false);
+        let rules = self.local_policy.clone().unwrap_or_default();
+        Ok(Some(local::Settings {
+            name: name.parse().context("--local-node")?,
+            runtime: self.local_runtime.unwrap_or(RuntimeKind::Docker),
+            policy: Arc::new(Policy::new(rules, docker_api, source)?),
+        }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,5 +217,29 @@ mod tests {
         assert_eq!(config.advertise, ["a"]);
         let error = toml::from_str::<ServerSettings>("agents_listen = \"x\"").unwrap_err();
         assert!(error.to_string().contains("agents_listen"), "{error}");
+    }
+
+    #[test]
+    fn the_local_node_has_settings_and_a_policy_of_its_own() {
+        let read = |flags: &[&str], file: &str| {
+            let given = ServerSettings::parse_from([&["hub-server"], flags].concat());
+            given.or(toml::from_str(file).unwrap()).local()
+        };
+        assert!(read(&[], "").unwrap().is_none());
+        let local = read(&["--local-node", "here"], "local_runtime = \"process\"");
+        let local = local.unwrap().unwrap();
+        assert_eq!(
+            (local.name.as_str(), local.runtime),
+            ("here", RuntimeKind::Process)
+        );
+        let none = read(&[], "[local_policy]\nexec = false").unwrap_err();
+        assert!(none.to_string().contains("--local-node"), "{none}");
+        let both = "local_allow_docker_api = true\n[local_policy]\nexec = false";
+        let both = read(&["--local-node", "here"], both)
+            .unwrap_err()
+            .to_string();
+        assert!(both.contains("local_policy.exec"), "{both}");
+        let unknown = toml::from_str::<ServerSettings>("[local_policy]\nexce = true");
+        assert!(unknown.unwrap_err().to_string().contains("exce"));
     }
 }

@@ -13,6 +13,7 @@ mod exec;
 mod fake;
 mod gone;
 mod kept;
+mod local;
 mod resources;
 mod stop;
 mod tls;

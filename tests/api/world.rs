@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hub::client::{Client, exec};
+use hub::local::{self, Local};
 use hub::settings::{self, RuntimeKind};
 use hub_agent::agent::{self, AgentError, Joining, Parts};
 use hub_agent::dial::HubAddress;
+use hub_agent::policy::Policy;
 use hub_protocol::kind::exec::OnDisconnect;
 use hub_server::api::{ApiToken, TOKEN_FILE};
 use hub_server::server::StartError;
@@ -26,6 +28,7 @@ pub struct World {
     pub token: ApiToken,
     dir: TempDir,
     agents: Vec<(watch::Sender<bool>, Agent)>,
+    local: Option<Local>,
 }
 
 /// What a hub is told: everything on loopback, and its data in `dir`.
@@ -56,7 +59,28 @@ impl World {
             token,
             dir,
             agents: Vec::new(),
+            local: None,
         }
+    }
+
+    /// A hub whose own machine is the node [`NODE`].
+    pub async fn local() -> Self {
+        Self::local_with(Arc::default()).await
+    }
+
+    /// The same with a policy.
+    pub async fn local_with(policy: Arc<Policy>) -> Self {
+        let mut world = Self::hub().await;
+        let mut changes = world.server.hub().sessions().changes();
+        let local = local::Settings {
+            name: NODE.parse().unwrap(),
+            runtime: RuntimeKind::Process,
+            policy,
+        };
+        let local = Local::start(&world.server, local, &world.path("hub")).await;
+        world.local = Some(local.unwrap());
+        changes.changed().await.unwrap();
+        world
     }
 
     /// A hub with the node [`NODE`].
@@ -125,11 +149,20 @@ impl World {
 
     /// Ends the agents, and with them what they run.
     pub async fn stop(self) {
+        self.stop_and_keep().await;
+    }
+
+    /// The same; gives the directory, for what is to be seen in it afterwards.
+    pub async fn stop_and_keep(self) -> TempDir {
         for (stop, agent) in self.agents {
             stop.send_replace(true);
             agent.await.unwrap().unwrap();
         }
         self.server.stop().await;
+        if let Some(local) = self.local {
+            local.stop().await;
+        }
+        self.dir
     }
 }
 

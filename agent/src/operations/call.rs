@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use super::{Tools, invalid};
 use crate::engine::Calls;
+use crate::policy::Subject;
 
 /// Carries out one call.
 pub async fn run(operation: Operation, open: call::Open, tools: &Tools) {
@@ -45,6 +46,17 @@ pub async fn run(operation: Operation, open: call::Open, tools: &Tools) {
         };
         (@work container container_create $params:ident) => {
             dispatch!(@begin calls, operation => create(&operation, calls, $params))
+        };
+        // What the policy hides is not there.
+        (@work container container_list $params:ident) => {
+            dispatch!(@begin calls, operation => answer(&operation, async {
+                let mut containers = calls.container_list($params).await?;
+                containers.retain(|container| {
+                    let (name, labels) = (&*container.name, &container.labels);
+                    tools.policy.shows(Subject { name, labels })
+                });
+                Ok(containers)
+            }))
         };
         (@work $module:ident $name:ident $params:ident) => {
             dispatch!(@begin calls, operation => answer(&operation, calls.$name($params)))

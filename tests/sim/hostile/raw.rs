@@ -25,7 +25,7 @@ pub const FAILED: u64 = 7;
 pub const FINISHED: u64 = 8;
 
 /// `Open` of an exec of `cat` with stdin.
-pub const OPEN_CAT: &[u8] = b"\x01\x0a\x00\x01\x03cat\x00\x00\x00\x01";
+pub const OPEN_CAT: &[u8] = b"\x01\x0c\x00\x01\x03cat\x00\x00\x00\x01\x00\x00";
 /// `Open` of an exec of `sleep` with stdin, which it does not read.
 pub const OPEN_SLEEP: &[u8] = b"\x01\x0c\x00\x01\x05sleep\x00\x00\x00\x01";
 pub const ACCEPTED: &[u8] = b"\x06\x00";
