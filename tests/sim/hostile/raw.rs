@@ -27,7 +27,7 @@ pub const FINISHED: u64 = 8;
 /// `Open` of an exec of `cat` with stdin.
 pub const OPEN_CAT: &[u8] = b"\x01\x0c\x00\x01\x03cat\x00\x00\x00\x01\x00\x00";
 /// `Open` of an exec of `sleep` with stdin, which it does not read.
-pub const OPEN_SLEEP: &[u8] = b"\x01\x0c\x00\x01\x05sleep\x00\x00\x00\x01";
+pub const OPEN_SLEEP: &[u8] = b"\x01\x0e\x00\x01\x05sleep\x00\x00\x00\x01\x00\x00";
 pub const ACCEPTED: &[u8] = b"\x06\x00";
 /// `Done` with the outcome "exited with 0".
 pub const DONE: &[u8] = b"\x08\x02\x00\x00";
