@@ -10,6 +10,8 @@ mod buildkit;
 mod containers;
 mod create;
 #[cfg(test)]
+pub(crate) mod daemon;
+#[cfg(test)]
 mod differential;
 mod error;
 pub(crate) mod events;
@@ -38,6 +40,7 @@ use bollard::errors::Error;
 use bollard::{BollardRequest, Docker};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use http::header::HOST;
 use hub_protocol::kind::Failure;
 use hub_protocol::kind::call::Progress;
 use hyper_util::rt::TokioIo;
@@ -120,7 +123,9 @@ impl Engine {
     /// No daemon answers within 10 s.
     pub async fn over(dial: Dial) -> Result<Self, EngineError> {
         let each = dial.clone();
-        let transport = move |request: BollardRequest| {
+        let transport = move |mut request: BollardRequest| {
+            let host = http::HeaderValue::from_static("docker");
+            request.headers_mut().entry(HOST).or_insert(host);
             let connected = each();
             async move {
                 let io = TokioIo::new(connected.await?);

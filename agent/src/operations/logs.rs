@@ -26,6 +26,7 @@ mod position;
 
 use std::collections::VecDeque;
 use std::future::pending;
+use std::pin::pin;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -49,6 +50,8 @@ mod pace {
 
     /// The last records that a look begins with: mostly there are fewer new ones.
     pub(super) const TAIL: u64 = 256;
+    /// How long to listen before a look: what is printed at once rings as often.
+    pub(super) const SETTLE: Duration = Duration::from_millis(2);
     /// How often to look without the bell, which in Docker 20.10 may get stuck.
     pub(super) const ROUND: Duration = Duration::from_secs(5);
     /// The least time from one look to the next, where what is kept lasts so long.
@@ -127,6 +130,17 @@ enum Read {
     Short,
 }
 
+/// What the bell told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rung {
+    /// A record that has been sent.
+    Old,
+    /// There may be more.
+    New,
+    /// Nothing comes any more.
+    Ended,
+}
+
 /// Checks a request, and begins with it as far as the daemon may refuse it.
 async fn begin(
     engine: &Engine,
@@ -164,6 +178,7 @@ async fn begin(
         sender,
         held: None,
         told: Told::default(),
+        before_tail: None,
         replaced: false,
         reached: true,
         end: passed(engine, request.until_ns.filter(|_| request.follow)).boxed(),
@@ -177,6 +192,9 @@ async fn begin(
         } else {
             log.replaced = true;
         }
+    }
+    if let (None, Some(tail)) = (&log.position, request.tail) {
+        log.before_tail = log.before(tail.max(1)).await.map_err(failed)?;
     }
     let part = log.part_of(&request);
     let first = log.open(part).await.map_err(failed)?;
@@ -195,6 +213,9 @@ struct Log<'a> {
     /// Lines that wait for a second look, where one is needed.
     held: Option<Held>,
     told: Told,
+    /// The record before a tail and how many of its output and time there are before that, if the
+    /// tail begins among them.
+    before_tail: Option<(Sight, u64)>,
     /// The cursor was of another container.
     replaced: bool,
     /// Whether the last reading reached back to the last line that was sent.
@@ -291,6 +312,40 @@ impl Log<'_> {
 
     async fn open(&mut self, part: Part) -> Result<LogStream, StreamError> {
         self.engine.log(&self.facts.id, self.facts.tty, part).await
+    }
+
+    /// The record before the last `tail` ones, if the first of these has its output and its time, as
+    /// the parts of a long line have; and how many there are up to it.
+    async fn before(&mut self, tail: u64) -> Result<Option<(Sight, u64)>, StreamError> {
+        let peek = Part {
+            tail: Some(tail.saturating_add(1)),
+            ..Part::default()
+        };
+        let mut stream = self.open(peek).await?;
+        let mut met = None;
+        let mut in_tail = 0;
+        while let Some(Piece::Record(record)) = stream.next().await? {
+            let sight = record.sight();
+            match &met {
+                None => met = Some(sight),
+                Some(met) if same(met, &sight) => in_tail += 1,
+                Some(_) => break,
+            }
+        }
+        let Some(met) = met.filter(|_| in_tail > 0) else {
+            return Ok(None);
+        };
+        let then = Part {
+            since_ns: Some(met.time_ns),
+            until_ns: Some(met.time_ns),
+            ..Part::default()
+        };
+        let mut stream = self.open(then).await?;
+        let mut all = 0_u64;
+        while let Some(Piece::Record(record)) = stream.next().await? {
+            all += u64::from(same(&met, &record.sight()));
+        }
+        Ok(Some((met, all.saturating_sub(in_tail))))
     }
 
     /// Reads what there is, once.
@@ -424,12 +479,16 @@ impl Log<'_> {
         let mut bell = self.open(bell).await?;
         let mut ended = false;
         loop {
-            if let Some(last) = looked.as_ref() {
-                sleep_until(last.next(self.facts.keeping)).await;
-            }
-            // All that has rung by now is answered by one look.
-            while !ended && let Some(rung) = bell.next().now_or_never() {
-                ended = !self.hear(rung)?;
+            // All that has rung by then is answered by one look.
+            let now = Instant::now() + pace::SETTLE;
+            let next = looked.as_ref().map(|last| last.next(self.facts.keeping));
+            let mut wait = pin!(sleep_until(next.map_or(now, |next| next.max(now))));
+            while !ended {
+                tokio::select! {
+                    biased;
+                    () = &mut wait => break,
+                    rung = bell.next() => ended = self.hear(rung)? == Rung::Ended,
+                }
             }
             let began = Instant::now();
             self.look().await?;
@@ -440,24 +499,40 @@ impl Log<'_> {
             if ended || self.is_met() {
                 return Ok(());
             }
-            tokio::select! {
-                biased;
-                rung = bell.next() => ended = !self.hear(rung)?,
-                () = &mut self.end => self.over = true,
-                () = sleep(pace::ROUND) => {}
+            let mut round = pin!(sleep(pace::ROUND));
+            loop {
+                let rung = tokio::select! {
+                    biased;
+                    rung = bell.next() => self.hear(rung)?,
+                    () = &mut self.end => {
+                        self.over = true;
+                        break;
+                    }
+                    () = &mut round => break,
+                };
+                ended = rung == Rung::Ended;
+                if rung != Rung::Old {
+                    break;
+                }
             }
         }
     }
 
-    /// Takes what the bell told; false at its end.
-    fn hear(&mut self, rung: Result<Option<Piece>, StreamError>) -> Result<bool, StreamError> {
+    /// Takes what the bell told.
+    fn hear(&mut self, rung: Result<Option<Piece>, StreamError>) -> Result<Rung, StreamError> {
         match rung? {
-            Some(Piece::Record(record)) => self.told.add(record),
+            Some(Piece::Record(record)) => {
+                let position = self.position.as_ref();
+                if position.is_some_and(|position| position.is_past(&record.sight())) {
+                    return Ok(Rung::Old);
+                }
+                self.told.add(record);
+            }
             // It ends with this, and is opened again.
             Some(Piece::Trouble(why)) => tracing::debug!("a log's follow: {why}"),
-            None => return Ok(false),
+            None => return Ok(Rung::Ended),
         }
-        Ok(true)
+        Ok(Rung::New)
     }
 
     /// The look after the container's end. If the container is gone with its log, what the bell told
@@ -584,6 +659,12 @@ impl Log<'_> {
                         }
                     }
                     first.get_or_insert((sight.output, sight.time_ns));
+                    if self.position.is_none()
+                        && let Some((before, count)) = self.before_tail.take()
+                        && same(&before, &sight)
+                    {
+                        self.position = Some(Position::behind(&before, count));
+                    }
                     count += 1;
                     if skip {
                         Position::advance(&mut self.position, &sight);
@@ -709,6 +790,10 @@ impl Log<'_> {
     }
 }
 
+fn same(one: &Sight, other: &Sight) -> bool {
+    (one.output, one.time_ns) == (other.output, other.time_ns)
+}
+
 /// When a rotating log was looked at last, and how long that took.
 struct Look {
     ended: Instant,
@@ -775,7 +860,14 @@ fn may_come_back(error: &StreamError) -> bool {
 }
 
 fn is_gone(error: &StreamError) -> bool {
-    matches!(error, StreamError::Refused { status: 404, .. })
+    match error {
+        StreamError::Refused { status: 404, .. } => true,
+        StreamError::Refused {
+            status: 409,
+            message,
+        } => message.contains("marked for removal"),
+        _ => false,
+    }
 }
 
 fn failure(error: &StreamError, container: &str) -> Failure {

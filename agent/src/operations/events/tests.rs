@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 use hub_protocol::kind::FailureCode;
 
 use super::*;
+use crate::engine::daemon::OwnDaemon;
 use crate::journal::fake::FakeDaemon;
 use crate::operations::testing::{Node, ending, tools};
 use crate::runtime::docker::DockerRuntime;
@@ -24,6 +25,8 @@ pub(crate) fn random() -> crate::uplink::Random {
 
 async fn node(engine: Engine) -> Node {
     let journal = Journal::start(engine.clone(), random());
+    // What was before a test is none of it.
+    journal.settle().await;
     let mut tools = tools(Some(engine));
     tools.journal = Some(journal);
     Node::new(tools).await
@@ -310,4 +313,46 @@ async fn docker_a_storm_without_a_reader_is_told_whole() {
     // The first one's as well.
     assert!(untags > CALLERS * EACH, "{untags}");
     demo.remove().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_daemon_that_is_restarted_leaves_a_gap_and_the_states() {
+    let Some(mut daemon) = OwnDaemon::start().await else {
+        return;
+    };
+    let node = node(daemon.engine().await).await;
+    let (watch, _) = node.begin(&Events::default()).await;
+    let mut records = Records::of(&watch);
+    let volume = async |daemon: &OwnDaemon, name: &str| {
+        let request = bollard::models::VolumeCreateRequest {
+            name: Some(name.to_owned()),
+            ..Default::default()
+        };
+        daemon.docker().create_volume(request).await.unwrap();
+    };
+    let is_of = |record: &EventRecord, name: &str| matches!(record, EventRecord::Event { id, action, .. } if id == name && action == "create");
+    volume(&daemon, "before").await;
+    let before = records.next().await.unwrap();
+    assert!(is_of(&before, "before"), "{before:?}");
+    for round in 0..2 {
+        daemon.stop().await;
+        daemon.run().await;
+        let name = format!("after-{round}");
+        volume(&daemon, &name).await;
+        let gap = records.next().await.unwrap();
+        let EventRecord::Gap {
+            from_ns: Some(from),
+            to_ns,
+            ..
+        } = &gap
+        else {
+            panic!("{gap:?}");
+        };
+        assert!(from < to_ns);
+        let after = records.next().await.unwrap();
+        assert!(is_of(&after, &name), "{after:?}");
+    }
+    drop(watch);
+    daemon.stop().await;
 }

@@ -148,6 +148,22 @@ impl Reading {
 }
 
 impl Position {
+    /// Behind a record that is the last of `count` of its output and time.
+    pub(super) fn behind(sight: &Sight, count: u64) -> Self {
+        let place = |count| Place {
+            time_ns: sight.time_ns,
+            count,
+            cut: sight.cut && count > 0,
+        };
+        let mut places = [place(0); 2];
+        places[index(sight.output)] = place(count);
+        Self {
+            places,
+            last: sight.output,
+            said: sight.said,
+        }
+    }
+
     /// Behind a record that is new to a reader at `position`.
     pub(super) fn advance(position: &mut Option<Self>, sight: &Sight) {
         let Sight {
@@ -156,20 +172,15 @@ impl Position {
             cut,
             said,
         } = *sight;
-        let none = Place {
-            time_ns,
-            count: 0,
-            cut: false,
-        };
         // What the other output has from before the first record is not wanted.
-        let position = position.get_or_insert(Self {
-            places: [none; 2],
-            last: output,
-            said,
-        });
+        let position = position.get_or_insert_with(|| Self::behind(sight, 0));
         let place = &mut position.places[index(output)];
         if place.time_ns != time_ns {
-            *place = none;
+            *place = Place {
+                time_ns,
+                count: 0,
+                cut,
+            };
         }
         place.count += 1;
         place.cut = cut;
@@ -183,6 +194,11 @@ impl Position {
         let cut = self.places.iter().filter(|place| place.cut);
         cut.map(|place| place.time_ns)
             .fold(last.saturating_sub(OVERLAP_NS), i64::min)
+    }
+
+    /// Whether a record has come for sure: a later one of its output has.
+    pub(super) fn is_past(&self, sight: &Sight) -> bool {
+        sight.time_ns < self.places[index(sight.output)].time_ns
     }
 
     /// The time of the last record that came, and its output.
