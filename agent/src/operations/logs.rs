@@ -554,7 +554,7 @@ impl Log<'_> {
             self.gap("the container was removed before the end of its log was read".to_owned())
                 .await?;
         }
-        let mut reading = Reading::new();
+        let mut reading = Reading::live();
         for record in told.records {
             if reading.meet(self.position.as_ref(), &record.sight()) != Verdict::Old {
                 self.line(record).await?;
@@ -589,7 +589,7 @@ impl Log<'_> {
                 read = self.read(stream, false).await?;
             }
             // What is old to a new reading has been sent.
-            let mut reading = Reading::new();
+            let mut reading = Reading::live();
             let position = self.position.as_ref();
             self.told
                 .records

@@ -93,6 +93,8 @@ pub(super) struct Reading {
     met: [u64; 2],
     /// Whether the last record that came has turned up.
     anchored: bool,
+    /// Whether what it gives is no older than the reader.
+    live: bool,
 }
 
 fn index(output: Output) -> usize {
@@ -108,6 +110,15 @@ impl Reading {
         Self {
             met: [0; 2],
             anchored: false,
+            live: false,
+        }
+    }
+
+    /// One of what has been printed since the reader began, and may have come or not.
+    pub(super) fn live() -> Self {
+        Self {
+            live: true,
+            ..Self::new()
         }
     }
 
@@ -130,6 +141,12 @@ impl Reading {
         let is_last = sight.output == position.last;
         let met = &mut self.met[index(sight.output)];
         *met += u64::from(sight.time_ns == place.time_ns);
+        // An output of which nothing has come may have said something before the first record that
+        // was wanted: nearby, that is what it was.
+        let nearby = position.last().1.saturating_add(OVERLAP_NS);
+        if place.count == 0 && !self.live && sight.time_ns <= nearby {
+            return Verdict::Old;
+        }
         match sight.time_ns.cmp(&place.time_ns) {
             Ordering::Less => return Verdict::Old,
             Ordering::Equal if *met < place.count || (*met == place.count && !is_last) => {

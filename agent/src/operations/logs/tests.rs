@@ -231,7 +231,7 @@ fn numbers(records: &[LogRecord], first: u64, last: u64) -> (u64, usize) {
 
 #[tokio::test]
 #[ignore = "needs a Docker daemon"]
-async fn docker_outputs_are_told_apart_byte_for_byte() {
+async fn docker_outputs_are_told_apart_as_the_daemon_keeps_them() {
     // Docker's own files hold text: what is none was lost before it was written.
     told_apart("json-file", "\u{fffd}\u{fffd}end".as_bytes()).await;
     told_apart("local", b"\xff\x80end").await;
@@ -258,7 +258,8 @@ async fn told_apart(driver: &str, end: &[u8]) {
     };
     let mut stdout = lines('o').into_bytes();
     stdout.extend(vec![b'x'; 200_000]);
-    stdout.push(b'\n');
+    // `local` drops the newline of a line that it cut.
+    stdout.extend((driver != "local").then_some(b'\n'));
     stdout.extend(end);
     assert!(output(&all, Output::Stdout) == stdout);
     assert_eq!(output(&all, Output::Stderr), lines('e').into_bytes());
