@@ -462,14 +462,15 @@ mod unit_tests {
             // Above memory and swap together: as much swap as before.
             (300, now(100, 200), Some((Some(300), Some(400)))),
             (300, now(100, 100), Some((Some(300), Some(300)))),
-            // Within it, or without one, nothing moves.
+            // Within it, or where it has none, nothing moves.
             (150, now(100, 200), Some((Some(150), None))),
             (300, now(100, -1), Some((Some(300), None))),
-            (300, now(0, 0), Some((Some(300), None))),
+            // Without any limit swap stays without one, which has to be said.
+            (300, now(0, 0), Some((Some(300), Some(-1)))),
             (100, now(100, 200), None),
         ] {
             let limits = limits(&memory(wish), &now).unwrap();
-            let mib = |bytes: Option<i64>| bytes.map(|bytes| bytes / MIB);
+            let mib = |bytes: Option<i64>| bytes.map(|bytes| bytes.div_euclid(MIB));
             let found = limits.map(|limits| (mib(limits.memory), mib(limits.memory_swap)));
             assert_eq!(found, expected, "{wish} {now:?}");
         }
