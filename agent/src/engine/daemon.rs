@@ -112,5 +112,8 @@ impl Drop for OwnDaemon {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let _ = child.wait();
         }
+        // With containers that are to go on, it leaves its data mounted.
+        let data = self.path("data");
+        let _ = Command::new("umount").args(["--recursive", &data]).status();
     }
 }
