@@ -382,6 +382,13 @@ impl OperationState {
             .map_or(0, |sending| sending.window.credit())
     }
 
+    /// Bytes that we have sent and that are known not to have been consumed yet: on the channel
+    /// where they are most. See [`SendWindow::spent`].
+    pub fn spent(&self) -> u64 {
+        let spent = self.sending.iter().map(|sending| sending.window.spent());
+        spent.max().unwrap_or(0)
+    }
+
     /// Whether we have ended a channel that we send on, or never had it.
     pub fn is_ended(&self, channel: Channel) -> bool {
         let mut sending = self.sending.iter();

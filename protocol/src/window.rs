@@ -30,6 +30,7 @@ pub enum WindowError {
 /// The sender's side of a channel.
 #[derive(Debug, Clone)]
 pub struct SendWindow {
+    initial: u64,
     credit: u64,
     limit: u64,
 }
@@ -37,10 +38,18 @@ pub struct SendWindow {
 impl SendWindow {
     /// A window with `initial` bytes of credit, of which the peer may have `limit` outstanding.
     pub fn new(initial: u64, limit: u64) -> Self {
+        let initial = initial.min(limit);
         Self {
-            credit: initial.min(limit),
+            initial,
+            credit: initial,
             limit,
         }
+    }
+
+    /// Bytes by which the credit is below what it was at first: at least as many were sent and have
+    /// not been consumed yet, be it that the path or that the consumer is slow.
+    pub fn spent(&self) -> u64 {
+        self.initial.saturating_sub(self.credit)
     }
 
     /// Bytes that may be sent now.

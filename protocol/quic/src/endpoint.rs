@@ -28,6 +28,8 @@ use quinn::{
 
 pub use socket::UdpNetwork;
 
+use crate::urgent::UrgentFactory;
+
 /// How long an agent's connection is silent before it sends a keep-alive: often enough for
 /// every NAT whose UDP mappings live at least 30 s, the shortest that are common.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -170,7 +172,7 @@ impl Transport {
             .datagram_send_buffer_size(0)
             // A passive observer needs no help in timing us.
             .allow_spin(false)
-            .congestion_controller_factory(self.congestion.clone());
+            .congestion_controller_factory(Arc::new(UrgentFactory(self.congestion.clone())));
         Arc::new(config)
     }
 }

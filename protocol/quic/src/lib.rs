@@ -5,6 +5,7 @@
 //! | [`endpoint`] | everything that quinn is told about transport; the socket is an argument |
 //! | [`tls`] | who may talk to whom: certificates, pins, verifiers |
 //! | [`transport`] | connections and streams: those of quinn, and those within one process |
+//! | `urgent` | a congestion controller under which keystrokes do not wait for bulk |
 //! | [`session`] | an authenticated connection, its control stream and its operations |
 //! | [`operation`] | one operation on its stream: the task that drives it and its handles |
 
@@ -13,3 +14,4 @@ pub mod operation;
 pub mod session;
 pub mod tls;
 pub mod transport;
+mod urgent;

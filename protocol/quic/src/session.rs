@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::endpoint::Windows;
 use crate::operation::Operation;
 use crate::transport::{Connection, RecvStream, SendStream, Stream};
+use crate::urgent::Urgency;
 
 /// How long to wait for a free stream before saying that the node is busy.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -102,6 +103,7 @@ struct Inner {
     closed: AtomicU64,
     allowed: AtomicU32,
     violations: Violations,
+    urgency: Option<Urgency>,
     span: tracing::Span,
 }
 
@@ -124,6 +126,7 @@ impl Session {
         let connection = connection.into();
         let rtt = connection.rtt();
         let inner = Inner {
+            urgency: connection.urgency(),
             connection,
             role,
             ours: ours.clamped(),
@@ -169,6 +172,13 @@ impl Session {
             inner.rtt.store(rtt, Ordering::Relaxed);
         }
         (now, Duration::from_nanos(inner.rtt.load(Ordering::Relaxed)))
+    }
+
+    /// QUIC is about to be given so many bytes that somebody waits for.
+    pub(crate) fn urgent(&self, bytes: u64) {
+        if let Some(urgency) = &self.inner.urgency {
+            urgency.want(bytes);
+        }
     }
 
     /// Takes up to `wanted` bytes of what windows may still grow by.

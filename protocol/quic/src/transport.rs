@@ -15,7 +15,7 @@ pub mod memory;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use bytes::Bytes;
 use hub_protocol::code::ResetCode;
 use hub_protocol::limits::MAX_DATA;
 use quinn::{ClosedStream, ConnectionError, ReadError, StoppedError, VarInt, WriteError};
+
+use crate::urgent::{Urgency, Urgent};
 
 /// A connection. Cheap to clone; it is closed when its last handle and its last stream are gone.
 #[derive(Debug, Clone)]
@@ -44,6 +46,9 @@ impl From<memory::Connection> for Connection {
         Self::Memory(connection)
     }
 }
+
+/// How a stream came to its end: the code that the peer stopped it with, if it did.
+pub type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send>>;
 
 /// Both directions of a stream.
 pub type Stream = (SendStream, RecvStream);
@@ -108,6 +113,14 @@ impl Connection {
         match self {
             Self::Quic(connection) => connection.rtt(),
             Self::Memory(_) => Duration::ZERO,
+        }
+    }
+
+    /// What lets urgent bytes go at once; nothing holds them up within the process.
+    pub(crate) fn urgency(&self) -> Option<Urgency> {
+        match self {
+            Self::Quic(connection) => Urgent::urgency(connection),
+            Self::Memory(_) => None,
         }
     }
 
@@ -212,10 +225,10 @@ impl SendStream {
     ///
     /// # Errors
     /// The connection is closed.
-    pub async fn stopped(&self) -> Result<Option<VarInt>, StoppedError> {
+    pub fn stopped(&self) -> Stopped {
         match self {
-            Self::Quic(send) => send.stopped().await,
-            Self::Memory(send) => send.stopped().await,
+            Self::Quic(send) => Box::pin(send.stopped()),
+            Self::Memory(send) => Box::pin(send.stopped()),
         }
     }
 

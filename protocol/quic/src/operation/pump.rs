@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use hub_protocol::limits::MAX_DATA;
 use hub_protocol::operation::{Effect, OperationState, Violation};
 use hub_protocol::priority::{Burst, Priority};
 use quinn::{ReadError, VarInt, WriteError};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 use tracing::Instrument as _;
 
 use super::{Ended, Shared, State};
@@ -27,7 +28,7 @@ const SMALL: usize = 1024;
 /// How many bytes of small frames are copied together, about.
 const RUN: usize = 16 * 1024;
 
-/// How long the peer may take to end its direction once ours has had its last frame. It owes
+/// How long the peer may take to end its direction once it has all of ours. It owes
 /// nothing else by then, and until it has ended it the operation holds its stream and its share of
 /// the session's growth.
 const FIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -193,14 +194,14 @@ impl Pump {
         if !self.take_frames() {
             return;
         }
-        let mut fin_due = None;
+        let mut fin_due: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         loop {
             let event = poll_fn(|cx| self.poll_event(cx));
-            let event = match fin_due {
+            let event = match &mut fin_due {
                 None => event.await,
                 Some(due) => tokio::select! {
                     biased;
-                    () = sleep_until(due) => Event::NoFin,
+                    () = due => Event::NoFin,
                     event = event => event,
                 },
             };
@@ -261,7 +262,12 @@ impl Pump {
                         self.shared.lock().closed = Some(true);
                         return;
                     }
-                    fin_due = Some(Instant::now() + FIN_TIMEOUT);
+                    // On a full path that may take far longer than the peer then needs.
+                    let delivered = self.stream.send.stopped();
+                    fin_due = Some(Box::pin(async move {
+                        let _ = delivered.await;
+                        sleep(FIN_TIMEOUT).await;
+                    }));
                 }
                 Event::NoFin => {
                     let _ = self.stream.recv.stop(ResetCode::CANCELLED);
@@ -322,8 +328,9 @@ impl Pump {
                         waker.wake();
                     }
                 }
+                let spent = state.machine.spent();
                 drop(state);
-                self.prioritize();
+                self.prioritize(spent);
             }
         }
         let written = self.stream.send.poll_chunks(cx, self.batch.rest());
@@ -331,9 +338,12 @@ impl Pump {
     }
 
     /// Sets the priority that the next batch goes with.
-    fn prioritize(&mut self) {
+    fn prioritize(&mut self, spent: u64) {
         let bytes = self.batch.chunks.iter().map(Bytes::len).sum::<usize>() as u64;
-        let next = self.burst.send(bytes, self.shared.session.clock().0);
+        let next = self.burst.send(bytes, spent, self.shared.session.clock().0);
+        if next == Priority::Interactive {
+            self.shared.session.urgent(bytes);
+        }
         if next != self.priority {
             self.priority = next;
             self.stream.send.set_priority(level(next));

@@ -403,22 +403,24 @@ impl SendStream {
     ///
     /// # Errors
     /// The connection is closed.
-    pub(super) async fn stopped(&self) -> Result<Option<VarInt>, StoppedError> {
-        poll_fn(|cx| {
-            let mut state = lock(&self.pipe.state);
+    pub(super) fn stopped(
+        &self,
+    ) -> impl Future<Output = Result<Option<VarInt>, StoppedError>> + Send + 'static {
+        let (pipe, connection) = (self.pipe.clone(), self.connection.clone());
+        poll_fn(move |cx| {
+            let mut state = lock(&pipe.state);
             if let Some(code) = state.stopped {
                 return Poll::Ready(Ok(Some(code)));
             }
             if state.read || state.reset.is_some() {
                 return Poll::Ready(Ok(None));
             }
-            if let Some(closed) = self.connection.close_reason() {
+            if let Some(closed) = connection.close_reason() {
                 return Poll::Ready(Err(closed.into()));
             }
             state.writer = Some(cx.waker().clone());
             Poll::Pending
         })
-        .await
     }
 }
 

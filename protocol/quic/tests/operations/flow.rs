@@ -412,3 +412,25 @@ fn what_was_read_but_not_given_back_is_still_there_after_the_outcome() {
         assert!(read_all(&mut hub.receiver(http::RESPONSE)).await == sent);
     });
 }
+
+/// The last frame and all before it are on their way for 20 s: as long as it takes to end an
+/// operation whose peer says nothing more, twice over.
+#[test]
+fn what_a_slow_path_has_not_delivered_is_not_given_up() {
+    const WHOLE: usize = 64 * KIB;
+    run_simulated(async {
+        let slow = link().rate(8 * WHOLE as u64 / 20, 2 * WHOLE);
+        let pair = Ends::simulated(&slow).await.sessions();
+        let (hub, agent) = pair.running(OperationKind::Exec).await;
+        let mut stdout = agent.sender(exec::STDOUT);
+        let started = Instant::now();
+        // Within the first window, so that nothing has to come back.
+        let share = Bytes::from(vec![7; WHOLE]);
+        stdout.send(share.clone()).await.unwrap();
+        stdout.finish();
+        agent.finish("over".into());
+        assert!(read_all(&mut hub.receiver(exec::STDOUT)).await == share);
+        assert_eq!(hub.done().await, Ok("over".into()));
+        assert!(started.elapsed() > Duration::from_secs(15));
+    });
+}
