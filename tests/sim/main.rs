@@ -1,7 +1,8 @@
 //! The whole system in simulated time: real hub, real agents, real quinn, in one thread over an
 //! impaired network, with one seed for everything that is random.
 //!
-//! [`world`] builds it; [`commands`] and [`pages`] are what runs and what is exposed on its nodes.
+//! [`world`] builds it; [`commands`], [`daemon`] and [`pages`] are what runs and what is exposed on its
+//! nodes.
 //! `HUB_LONG=1` (set by `./test --long`) runs sweeps whole.
 
 #![allow(
@@ -12,7 +13,9 @@
 )]
 
 mod commands;
+mod crowd;
 mod cycles;
+mod daemon;
 mod determinism;
 mod hostile;
 mod kept;
