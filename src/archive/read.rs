@@ -134,7 +134,7 @@ impl Default for Reader {
 
 impl Reader {
     /// Takes bytes of the archive. Whoever calls [`next`](Self::next) until there is nothing before
-    /// pushing more has [`MAX_EXTENSION`] bytes in it at most, and what was pushed last.
+    /// pushing more has `MAX_EXTENSION` bytes in it at most, and what was pushed last.
     pub fn push(&mut self, bytes: Bytes) {
         self.buffered += bytes.len();
         self.input.push_back(bytes);

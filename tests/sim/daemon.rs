@@ -103,9 +103,10 @@ async fn answer(
             let since = query.get("since").and_then(|since| nanoseconds(since));
             let tail = query.get("tail").and_then(|tail| tail.parse::<u64>().ok());
             let first = tail.map_or(0, |tail| lines.saturating_sub(tail));
-            Response::new(body(stream::iter((first..lines).filter_map(move |line| {
-                (line_time_ns(line) >= since.unwrap_or(0)).then(|| log_frame(seed, line))
-            }))))
+            let lines = (first..lines)
+                .filter(move |line| line_time_ns(*line) >= since.unwrap_or(0))
+                .map(move |line| log_frame(seed, line));
+            Response::new(body(stream::iter(lines)))
         }
         ["build"] => build(request).await,
         ["events"] => {

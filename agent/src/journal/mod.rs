@@ -7,7 +7,7 @@
 //!    └── reconnects ──────┘
 //! ```
 //!
-//! One subscription lasts as long as the agent. Where it breaks, the [`watcher`] asks again from
+//! One subscription lasts as long as the agent. Where it breaks, the `watcher` asks again from
 //! ten seconds before the last event on and leaves out what it knows already. An event is known by
 //! its time and its [fingerprint](Event::fingerprint). If the last event is among those that the
 //! daemon still remembers, the daemon has not forgotten anything behind it. If it is not, the daemon

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The list holds what is known of each and how to reach its task, which owns everything else: the
-//! command, what it printed last ([`log`]), and its client, if there is one. It outlives sessions.
+//! command, what it printed last (`log`), and its client, if there is one. It outlives sessions.
 //! Whoever drops the last handle of the list, as an agent that ends does, ends the tasks, and their
 //! commands with them.
 

@@ -4,7 +4,7 @@
 //! Open{container, cursor | tail | since} --> inspect --> read --> Data(OUT): JSON lines
 //! ```
 //!
-//! Each line carries a cursor: the container, and a [`position`] in its log. Whatever breaks off is
+//! Each line carries a cursor: the container, and a `position` in its log. Whatever breaks off is
 //! read again from there, here as long as the operation lasts, and by the hub when a session was
 //! lost.
 //!
