@@ -85,7 +85,7 @@ async fn a_kept_command_is_found_again_where_it_was_left() {
     let found = client.call(NODE, &status).await.unwrap().unwrap();
     assert_eq!(found.state, call::exec::KeptState::Signaled { signal: 15 });
     let (_input, mut output) = attach(&world, &id, 22).await.split();
-    assert_eq!(output.next().await, Event::Ended(LastWord::Signaled(15)));
+    assert_eq!(last_word(&mut output).await, LastWord::Signaled(15));
     let unknown = Attach {
         node: NODE.into(),
         id: "0123456789abcdef".into(),
