@@ -234,6 +234,99 @@ async fn docker_a_container_s_life_is_told() {
 
 #[tokio::test]
 #[ignore = "needs a Docker daemon"]
+async fn docker_health_a_stop_and_an_end_for_want_of_memory_are_told() {
+    let engine = Engine::connect().await.unwrap();
+    let demo = DockerRuntime::new(&engine).demo_container().await.unwrap();
+    let node = node(engine.clone()).await;
+    let docker = engine.docker();
+    let create = async |name: &str, body: ContainerCreateBody| {
+        let body = ContainerCreateBody {
+            image: Some(demo.image.clone()),
+            network_disabled: Some(true),
+            ..body
+        };
+        let options = CreateContainerOptionsBuilder::new().name(name).build();
+        docker.create_container(Some(options), body).await.unwrap();
+        let options = None::<StartContainerOptions>;
+        docker.start_container(name, options).await.unwrap();
+    };
+    let watch = async |name: &str| {
+        let open = Events {
+            filters: filters(&[("container", name)]),
+            ..Events::default()
+        };
+        node.begin(&open).await.0
+    };
+    let until = async |records: &mut Records, last: &str| {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|seen| seen != last) {
+            let record = records.next().await.unwrap();
+            let action = action(&record).to_owned();
+            // What a health check runs is an exec of its own.
+            if !action.starts_with("exec_") {
+                seen.push(action);
+            }
+        }
+        seen
+    };
+    let command = |command: &[&str]| Some(command.iter().map(ToString::to_string).collect());
+
+    let healthy = format!("{}-healthy", demo.name);
+    let operation = watch(&healthy).await;
+    let mut records = Records::of(&operation);
+    let check = bollard::models::HealthConfig {
+        test: command(&["CMD", "true"]),
+        interval: Some(1_000_000_000),
+        ..Default::default()
+    };
+    let body = ContainerCreateBody {
+        cmd: command(&["sleep", "3600"]),
+        healthcheck: Some(check),
+        ..ContainerCreateBody::default()
+    };
+    create(&healthy, body).await;
+    let seen = until(&mut records, "health_status: healthy").await;
+    assert_eq!(seen, ["create", "start", "health_status: healthy"]);
+    let now = bollard::query_parameters::StopContainerOptionsBuilder::new().t(0);
+    let stopped = docker.stop_container(&healthy, Some(now.build())).await;
+    stopped.unwrap();
+    // First TERM, and, with no time to wait, at once KILL.
+    let mut seen = until(&mut records, "stop").await;
+    seen.dedup();
+    assert_eq!(seen, ["kill", "die", "stop"]);
+
+    let hungry = format!("{}-hungry", demo.name);
+    let operation = watch(&hungry).await;
+    let mut records = Records::of(&operation);
+    let limit = 8 * 1024 * 1024;
+    let body = ContainerCreateBody {
+        // The shell stays: only what it runs is killed.
+        cmd: command(&["sh", "-c", "tail /dev/zero; exit 5"]),
+        host_config: Some(bollard::models::HostConfig {
+            memory: Some(limit),
+            memory_swap: Some(limit),
+            ..Default::default()
+        }),
+        ..ContainerCreateBody::default()
+    };
+    create(&hungry, body).await;
+    let mut seen = until(&mut records, "die").await;
+    // The kernel tells the daemon on a way of its own, and may do so after the end.
+    if !seen.contains(&"oom".to_owned()) {
+        seen.extend(until(&mut records, "oom").await);
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, ["create", "die", "oom", "start"]);
+    for name in [healthy, hungry] {
+        let force = RemoveContainerOptionsBuilder::new().force(true).build();
+        docker.remove_container(&name, Some(force)).await.unwrap();
+    }
+    demo.remove().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
 async fn docker_a_storm_without_a_reader_is_told_whole() {
     const CALLERS: usize = 16;
     const EACH: usize = 157;
