@@ -24,9 +24,10 @@ use crate::operations::exec::Lingering;
 use crate::operations::http::{Connections, Dial};
 use crate::operations::kept::Kept;
 use crate::policy::Policy;
+use crate::random::Random;
 use crate::runtime::Runtime;
 use crate::targets::Targets;
-use crate::uplink::{Random, Uplink, UplinkError};
+use crate::uplink::{Uplink, UplinkError};
 
 /// How to join, for an agent that has no identity yet.
 #[derive(Debug, Clone)]

@@ -19,6 +19,7 @@
 //! | [`policy`] | what this node lets the hub do, whoever asks |
 //! | [`runtime`] | what runs commands: Docker's containers or plain processes |
 //! | [`targets`] | what the hub has exposed on this node |
+//! | [`random`] | where random bytes come from |
 //! | [`kill`] | points at which tests kill the agent |
 
 pub mod operations;
@@ -37,4 +38,5 @@ pub mod journal;
 pub mod kill;
 pub mod local;
 pub mod policy;
+pub mod random;
 pub mod runtime;

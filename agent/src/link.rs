@@ -33,8 +33,8 @@ use tracing::Instrument as _;
 use crate::backoff::Backoff;
 use crate::dial::DialError;
 use crate::operations::{self, Tools};
+use crate::random::Random;
 use crate::runtime::MayStillRun;
-use crate::uplink::Random;
 
 /// How long the hub may take to answer a Hello.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(15);

@@ -17,9 +17,7 @@ use crate::dial::{self, HubAddress};
 use crate::identity::Identity;
 use crate::link::{Line, Link};
 use crate::operations::Tools;
-
-/// Random bytes, from the system or from a simulation's seed.
-pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+use crate::random::Random;
 
 /// What an uplink needs.
 #[derive(Clone)]

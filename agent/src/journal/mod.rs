@@ -45,7 +45,7 @@ pub use filter::{Filter, UnknownKey};
 pub use ring::{Item, Limits, Reader, Ring, Start};
 
 use crate::engine::Engine;
-use crate::uplink::Random;
+use crate::random::Random;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::{Event, Gap, Shared};
 use crate::backoff::Backoff;
 use crate::engine::Engine;
 use crate::engine::stream::StreamError;
-use crate::uplink::Random;
+use crate::random::Random;
 
 /// How far before the last event the daemon is asked to begin: events of callers at the same time
 /// need not come in the order of their times.

@@ -26,7 +26,7 @@ use rustls::time_provider::TimeProvider;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::list::{Found, Full, List, MAX};
-use crate::uplink::Random;
+use crate::random::Random;
 
 /// How many kept commands an error names at most.
 const MAX_NAMED: usize = 10;

@@ -19,7 +19,7 @@ use crate::journal::fake::FakeDaemon;
 use crate::operations::testing::{Node, ending, tools};
 use crate::runtime::docker::DockerRuntime;
 
-pub(crate) fn random() -> crate::uplink::Random {
+pub(crate) fn random() -> crate::random::Random {
     Arc::new(|bytes: &mut [u8]| getrandom::fill(bytes).unwrap())
 }
 
