@@ -11,25 +11,27 @@ use crate::programs::{Daemon, Hub, stderr, stdout};
 use crate::terminal::Terminal;
 
 /// A name that nothing else on this machine has.
-fn unique(what: &str) -> String {
+pub fn unique(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("hub-e2e-{what}-{}-{count}", std::process::id())
 }
 
-fn docker(args: &[&str]) -> Output {
+pub fn docker(args: &[&str]) -> Output {
     Command::new("docker").args(args).output().unwrap()
 }
 
 /// An image of busybox; removed at the end, with all containers of it.
-struct Image(String);
+pub struct Image(pub String);
 
 impl Image {
-    fn make(dir: &Path) -> Self {
+    pub fn make(dir: &Path) -> Self {
         let root = dir.join("root/bin");
         std::fs::create_dir_all(&root).unwrap();
         std::fs::copy("/bin/busybox", root.join("busybox")).unwrap();
-        for name in ["sh", "cat", "sleep", "stty", "echo", "head", "wc"] {
+        for name in [
+            "sh", "cat", "sleep", "stty", "echo", "head", "wc", "true", "md5sum",
+        ] {
             std::os::unix::fs::symlink("busybox", root.join(name)).unwrap();
         }
         let archive = dir.join("root.tar");
@@ -55,7 +57,7 @@ impl Drop for Image {
 }
 
 /// A hub with the node `n1`, which carries its Docker socket, too.
-fn house(dir: &Path) -> (Hub, Daemon) {
+pub fn house(dir: &Path) -> (Hub, Daemon) {
     let mut hub = Hub::start(dir, "127.0.0.1", None);
     let token = hub.json(&["token", "create"])["token"].clone();
     let mut command = hub.agent_command("n1", "docker", None);
@@ -68,7 +70,7 @@ fn house(dir: &Path) -> (Hub, Daemon) {
     (hub, agent)
 }
 
-fn success(hub: &Hub, args: &[&str]) -> String {
+pub fn success(hub: &Hub, args: &[&str]) -> String {
     let output = hub.run(args);
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     stdout(&output)

@@ -1,8 +1,5 @@
 //! Programs that die at the worst moment.
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
 use crate::programs::{Daemon, Hub, stderr};
 
 /// The agent dies in the middle of an exec: the client is told so within the idle timeout, the node
@@ -58,67 +55,14 @@ fn an_agent_killed_before_its_last_word() {
     kill_agent_at("exec-exited");
 }
 
-/// A client that dies, whatever it was doing, leaves nothing running on the node.
-#[test]
-fn a_killed_client_stops_its_command() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
-    let mut agent = hub.agent("n1", "process", None, None);
-    // The command says its process id where nothing else is said: its outputs may be stalled.
-    let told = dir.path().join("told");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&told)
-            .status()
-            .unwrap()
-            .success()
-    );
-    // It reads nothing, so that its stdin stalls while the client is killed.
-    for (script, stdin) in [("sleep 1000", false), ("sleep 1000", true), ("yes", false)] {
-        let mut command = hub.cli();
-        command.arg("exec");
-        if stdin {
-            command.arg("-i");
-        }
-        let script = format!("echo $$ >{}; exec {script}", told.display());
-        command.args(["n1", "--", "sh", "-c", &script]);
-        let from = if stdin {
-            Stdio::from(std::fs::File::open("/dev/zero").unwrap())
-        } else {
-            Stdio::null()
-        };
-        // Output that nobody reads fills the pipe, and stalls.
-        command.stdin(from).stdout(Stdio::piped());
-        let mut client = Daemon::start(command);
-        let pid = std::fs::read_to_string(&told).unwrap().trim().to_owned();
-        client.kill();
-        agent.wait_for("stopping it");
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::path::Path::new(&format!("/proc/{pid}")).exists() {
-            assert!(Instant::now() < deadline, "{script} outlived its client");
-            std::thread::yield_now();
-        }
-    }
-}
-
 /// A hub that dies comes back with its ledger, and the agent with it.
 #[test]
 fn a_killed_hub_keeps_its_nodes() {
     let dir = tempfile::tempdir().unwrap();
     let mut hub = Hub::start(dir.path(), "127.0.0.1", None);
     let mut agent = hub.agent("n1", "process", None, None);
-    let before = hub.ready.clone();
-    hub.daemon.kill();
-    let mut command = crate::programs::program("hub-server", None);
-    command
-        .arg("--data-dir")
-        .arg(dir.path().join("hub"))
-        .args(["--agent-listen", before["agents"].as_str().unwrap()])
-        .args(["--enroll-listen", before["enrollment"].as_str().unwrap()])
-        .args(["--api-listen", before["api"].as_str().unwrap()])
-        .args(["--proxy-listen", "127.0.0.1:0", "--advertise", "127.0.0.1"]);
-    hub.daemon = Daemon::start(command);
-    hub.daemon.wait_for("the hub is up");
+    hub.kill();
+    hub.start_again();
     agent.wait_for(" connected ");
     hub.daemon.wait_for(" connected ");
     let output = hub.run(&["exec", "n1", "--", "true"]);

@@ -9,9 +9,14 @@
 )]
 
 mod browser;
+mod builds;
 mod containers;
+mod kept;
 mod kills;
+mod moments;
 mod netns;
 mod processes;
 mod programs;
 mod terminal;
+mod torture;
+mod witness;

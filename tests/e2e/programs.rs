@@ -160,6 +160,26 @@ impl Hub {
         }
     }
 
+    /// Kills the hub.
+    pub fn kill(&mut self) {
+        self.daemon.kill();
+    }
+
+    /// Starts the hub again after its end: the same data, at the same addresses.
+    pub fn start_again(&mut self) {
+        let mut command = program("hub-server", self.namespace.as_deref());
+        command
+            .arg("--data-dir")
+            .arg(self.dir.join("hub"))
+            .args(["--agent-listen", self.address("agents")])
+            .args(["--enroll-listen", self.address("enrollment")])
+            .args(["--api-listen", self.address("api")])
+            .args(["--proxy-listen", self.address("proxy")])
+            .args(["--advertise", "127.0.0.1"]);
+        self.daemon = Daemon::start(command);
+        self.daemon.wait_for("the hub is up");
+    }
+
     pub fn address(&self, of: &str) -> &str {
         self.ready[of].as_str().unwrap()
     }

@@ -21,7 +21,7 @@ pub struct Terminal {
     controller: File,
     user: OwnedFd,
     child: Child,
-    seen: String,
+    seen: Vec<u8>,
 }
 
 fn window(cols: u16, rows: u16) -> Winsize {
@@ -56,7 +56,7 @@ impl Terminal {
             controller: File::from(controller),
             user,
             child,
-            seen: String::new(),
+            seen: Vec::new(),
         }
     }
 
@@ -69,25 +69,45 @@ impl Terminal {
     }
 
     pub fn type_in(&mut self, keys: &str) {
-        self.controller.write_all(keys.as_bytes()).unwrap();
+        self.type_bytes(keys.as_bytes());
+    }
+
+    pub fn type_bytes(&mut self, keys: &[u8]) {
+        self.controller.write_all(keys).unwrap();
     }
 
     /// Waits for text on the screen, from where the last wait ended, and gives what came with it.
     pub fn wait_for(&mut self, text: &str) -> String {
+        String::from_utf8_lossy(&self.wait_for_bytes(text.as_bytes())).into_owned()
+    }
+
+    /// The same for what may be no text.
+    pub fn wait_for_bytes(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut looked = 0;
         loop {
-            if let Some(at) = self.seen.find(text) {
-                let rest = self.seen.split_off(at + text.len());
+            let found = self.seen[looked..]
+                .windows(bytes.len())
+                .position(|window| window == bytes);
+            if let Some(at) = found {
+                let rest = self.seen.split_off(looked + at + bytes.len());
                 return std::mem::replace(&mut self.seen, rest);
             }
+            looked = (self.seen.len() + 1).saturating_sub(bytes.len());
             let timeout = Timespec::try_from(PATIENCE).unwrap();
             let ready = poll(
                 &mut [PollFd::new(&self.controller, PollFlags::IN)],
                 Some(&timeout),
             );
-            assert_eq!(ready.unwrap(), 1, "waiting for {text:?}: {:?}", self.seen);
-            let mut bytes = [0; 4096];
-            let read = self.controller.read(&mut bytes).unwrap();
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            let text = || {
+                (
+                    String::from_utf8_lossy(bytes),
+                    String::from_utf8_lossy(&self.seen),
+                )
+            };
+            assert_eq!(ready.unwrap(), 1, "waiting: {:?}", text());
+            let mut read = [0; 4096];
+            let count = self.controller.read(&mut read).unwrap();
+            self.seen.extend_from_slice(&read[..count]);
         }
     }
 
