@@ -8,6 +8,7 @@
     unreachable_pub
 )]
 
+mod differential;
 mod docker;
 mod exec;
 mod fake;

@@ -92,17 +92,22 @@ impl World {
 
     /// Lets an agent join as [`NODE`], and waits until it is connected.
     pub async fn join(&mut self) {
-        self.join_with(RuntimeKind::Process).await;
+        self.join_with(RuntimeKind::Process, Arc::default()).await;
     }
 
     /// A hub with the node [`NODE`], whose agent has this machine's Docker.
     pub async fn docker() -> Self {
+        Self::docker_with(Arc::default()).await
+    }
+
+    /// The same with a policy.
+    pub async fn docker_with(policy: Arc<Policy>) -> Self {
         let mut world = Self::hub().await;
-        world.join_with(RuntimeKind::Docker).await;
+        world.join_with(RuntimeKind::Docker, policy).await;
         world
     }
 
-    async fn join_with(&mut self, kind: RuntimeKind) {
+    async fn join_with(&mut self, kind: RuntimeKind, policy: Arc<Policy>) {
         let hub = self.server.hub();
         let fresh = hub
             .create_token(1, std::time::Duration::from_secs(60))
@@ -121,7 +126,7 @@ impl World {
             }),
             platform: settings::platform(),
             digest: String::new(),
-            policy: Arc::default(),
+            policy,
         };
         let (runtime, engine) = settings::runtime(kind, &data_dir).await.unwrap();
         let parts = Parts {
