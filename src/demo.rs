@@ -157,13 +157,14 @@ async fn show(scratch: &Path, workplace: &Workplace) -> anyhow::Result<Running> 
     println!("     the page listens on {page}, behind the agent");
     println!("     open this in a browser:\n\n       {}\n", fresh.urls[0]);
 
-    println!("5. In another terminal, first this line, then any of the three below it:\n");
+    println!("5. In another terminal, first this line, then any of those below it:\n");
     println!(
         "     export HUB_API=http://{api} HUB_TOKEN_FILE={}",
         shown.token_file.display()
     );
     for command in [
         "node ls".to_owned(),
+        format!("exec -it {target} -- sh"),
         format!("exec -i {target} -- wc -c < /etc/services"),
         format!("expose {NODE} {}", page.port()),
     ] {

@@ -189,6 +189,8 @@ pub(super) async fn run(context: &Context, arguments: DockerArgs) -> i32 {
 
 async fn docker(context: &Context, arguments: DockerArgs) -> Result<i32, CliError> {
     let client = context.client()?;
+    // What makes it impossible is said once, by us, and not by docker of a socket that it can't read.
+    drop(client.docker(&arguments.node).await?);
     // Others can't enter it.
     let directory = tempfile::Builder::new().prefix("hub-docker-").tempdir()?;
     let socket = Socket::bind(directory.path().join("docker.sock"))?;
