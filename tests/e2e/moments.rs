@@ -4,7 +4,8 @@
 use std::io::Read as _;
 use std::process::{Child, Stdio};
 
-use crate::programs::{Daemon, Hub, stderr};
+use crate::containers::{Image, house, success, unique};
+use crate::programs::{Daemon, Hub, stderr, stdout};
 use crate::witness::{Fifo, Watched, processes, until};
 
 /// A moment of an exec at which a program dies: what runs, and what is there of it by then. The
@@ -44,7 +45,7 @@ const fn moment(
 }
 
 /// The first of them go through an ordinary run.
-const MOMENTS: [Moment; 12] = [
+const MOMENTS: [Moment; 13] = [
     Moment {
         first: true,
         ..moment("printing", &[], "TOLD; exec yes")
@@ -54,6 +55,11 @@ const MOMENTS: [Moment; 12] = [
         ..moment("stdin is stalled", &["-i"], "TOLD; exec sleep 100000")
     },
     moment("a process of its group", &[], "sleep 100000 & TOLD; wait"),
+    moment(
+        "it does not hear TERM",
+        &[],
+        "trap '' TERM HUP; TOLD; exec sleep 100000",
+    ),
     moment("silent", &[], "TOLD; exec sleep 100000"),
     moment("output is stalled", &[], "TOLD; exec yes"),
     Moment {
@@ -234,4 +240,108 @@ fn an_agent_killed_before_it_stops_a_command() {
     hub.daemon.wait_for(" connected ");
     process.ends("a command that was not stopped");
     all_is_well(&hub, "exec-stopping");
+}
+
+/// The same in a container, where the daemon stops nothing by itself: a command whose client is
+/// gone lives on there unless the agent finds it.
+#[test]
+#[ignore = "needs a Docker daemon"]
+fn docker_each_program_may_die_during_an_exec() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut hub, mut agent) = house(dir.path());
+    let image = Image::make(dir.path());
+    let name = unique("moment");
+    let target = format!("n1/{name}");
+    let create = [
+        "create",
+        "--name",
+        &name,
+        "--network",
+        "none",
+        "n1",
+        &image.0,
+        "--",
+        "sleep",
+        "100000",
+    ];
+    success(&hub, &create);
+    success(&hub, &["start", &target]);
+    let start = |hub: &Hub, options: &[&str]| {
+        let mark = unique("command");
+        // Only what it becomes has the mark in one piece.
+        let script = format!(
+            "m={}; exec sh -c \"echo ready; sleep 100000; : hub-$m\"",
+            &mark[4..]
+        );
+        let mut client = hub
+            .cli()
+            .args([&["exec"], options, &[&target, "--", "sh", "-c", &script]].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        client
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut ready)
+            .unwrap();
+        let found: Vec<_> = processes(&mark).into_iter().map(Watched::new).collect();
+        assert!(!found.is_empty(), "no process has {mark}");
+        (client, found, mark)
+    };
+    let gone = |found: &[Watched], mark: &str, what: &str| {
+        for process in found {
+            process.ends(what);
+        }
+        assert!(
+            processes(mark).is_empty(),
+            "{what}: something of it is left"
+        );
+    };
+    let unknown = |client: Child| {
+        let output = client.wait_with_output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(!said.is_empty());
+    };
+
+    let (mut client, found, mark) = start(&hub, &[]);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    gone(&found, &mark, "its client was killed");
+
+    let (client, found, mark) = start(&hub, &["-t"]);
+    hub.kill();
+    unknown(client);
+    hub.start_again();
+    agent.wait_for(" connected ");
+    hub.daemon.wait_for(" connected ");
+    gone(&found, &mark, "its hub was killed");
+
+    let (client, found, mark) = start(&hub, &[]);
+    let (kept, of_kept, mark_of_kept) = start(&hub, &["--on-disconnect=keep"]);
+    agent.kill();
+    let mut agent = Daemon::start(hub.agent_command("n1", "docker", None));
+    agent.wait_for("connected");
+    hub.daemon.wait_for(" connected ");
+    gone(&found, &mark, "its agent was killed");
+    gone(&of_kept, &mark_of_kept, "the agent that kept it was killed");
+    unknown(client);
+    unknown(kept);
+    // Nor are there children that nobody watched: the container's own process is all.
+    let list = [
+        "exec",
+        &target,
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/[0-9]*/cmdline",
+    ];
+    let listed = stdout(&hub.run(&list));
+    assert_eq!(listed.matches("sleep\0").count(), 1, "{listed:?}");
+    until("nothing is under way", || {
+        hub.json(&["status"])["operations"] == 0
+    });
 }
