@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use clap::Args;
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -145,9 +147,27 @@ async fn tunnel(client: &Client, node: &str, mut connection: UnixStream) -> Resu
         .docker(node)
         .await
         .map_err(|error| error.to_string())?;
+    let gone = closed(&connection).map_err(|error| error.to_string())?;
     let (from_here, to_here) = connection.split();
-    let carried = tunnel.carry(from_here, to_here).await;
+    let carried = tunnel.carry(from_here, to_here, gone).await;
     carried.map_err(|cut| format!("node {node}: {cut}"))
+}
+
+/// Waits until the other end has closed a connection, not only for writing.
+fn closed(connection: &UnixStream) -> io::Result<impl Future<Output = ()> + use<>> {
+    // Registered a second time, for its reader and its writer take what is ready from the first.
+    let watched = connection.as_fd().try_clone_to_owned()?;
+    let watched = UnixStream::from_std(watched.into())?;
+    Ok(async move {
+        while let Ok(ready) = watched.ready(Interest::WRITABLE).await {
+            if ready.is_write_closed() {
+                return;
+            }
+            // That it may be written to is no news.
+            let blocks = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = watched.try_io(Interest::WRITABLE, blocks);
+        }
+    })
 }
 
 pub(super) async fn listen(
@@ -248,6 +268,9 @@ fn pass_on(child: &Child, kind: SignalKind) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use futures_util::FutureExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[test]
@@ -256,6 +279,21 @@ mod tests {
         for wrong in ["", "/a", "unix://a", "unix:///", "tcp://127.0.0.1:1"] {
             assert!(parse_listen(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_end_that_closed_is_told_from_one_that_writes_no_more() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let mut gone = Box::pin(closed(&here).unwrap());
+        there.shutdown().await.unwrap();
+        here.readable().await.unwrap();
+        assert_eq!(here.try_read(&mut [0; 1]).unwrap(), 0);
+        assert!(gone.as_mut().now_or_never().is_none());
+        assert_eq!(here.try_write(b"answer").unwrap(), 6);
+        there.read_exact(&mut [0; 6]).await.unwrap();
+        assert!(gone.as_mut().now_or_never().is_none());
+        drop(there);
+        gone.await;
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! The Docker socket through the hub: whatever the daemon says, byte for byte.
 
+use std::future::pending;
+
 use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::{BodyExt as _, Full};
@@ -22,7 +24,7 @@ impl Side<'_> {
                 Way::Hub => {
                     let tunnel = self.rig.client.docker(NODE).await.unwrap();
                     let (read, write) = tokio::io::split(far);
-                    tunnel.carry(read, write).await.unwrap();
+                    tunnel.carry(read, write, pending()).await.unwrap();
                 }
                 Way::Daemon => {
                     let (mut far, mut daemon) = (far, UnixStream::connect(socket()).await.unwrap());
