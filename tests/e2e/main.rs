@@ -11,6 +11,7 @@
 mod browser;
 mod builds;
 mod containers;
+mod docker_cli;
 mod kept;
 mod kills;
 mod moments;

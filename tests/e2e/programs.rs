@@ -213,15 +213,20 @@ impl Hub {
         namespace: Option<&str>,
         kill_at: Option<&str>,
     ) -> Daemon {
+        let mut command = self.agent_command(name, runtime, namespace);
+        if let Some(point) = kill_at {
+            command.env("HUB_KILL_AT", point);
+        }
+        self.join(command)
+    }
+
+    /// Starts an agent that has not joined before, and waits until it is connected.
+    pub fn join(&mut self, mut command: Command) -> Daemon {
         let token = self.json(&["token", "create"])["token"]
             .as_str()
             .unwrap()
             .to_owned();
-        let mut command = self.agent_command(name, runtime, namespace);
         command.env("HUB_JOIN_TOKEN", token);
-        if let Some(point) = kill_at {
-            command.env("HUB_KILL_AT", point);
-        }
         let mut agent = Daemon::start(command);
         agent.wait_for("connected");
         self.daemon.wait_for(" connected ");

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,7 +16,7 @@ use crate::programs::{Hub, stderr};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `hub` at a terminal, and the person before it.
+/// A program at a terminal, and the person before it.
 pub struct Terminal {
     controller: File,
     user: OwnedFd,
@@ -35,6 +35,13 @@ fn window(cols: u16, rows: u16) -> Winsize {
 
 impl Terminal {
     pub fn start(hub: &Hub, args: &[&str]) -> Self {
+        let mut command = hub.cli();
+        command.args(args);
+        Self::open(command)
+    }
+
+    /// Starts a command at a terminal of 80 columns and 24 rows.
+    pub fn open(mut command: Command) -> Self {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
@@ -43,9 +50,7 @@ impl Terminal {
         let user = rustix::fs::open(&*name, flags, Mode::empty()).unwrap();
         tcsetwinsize(&user, window(80, 24)).unwrap();
         let end = || Stdio::from(user.try_clone().unwrap());
-        let child = hub
-            .cli()
-            .args(args)
+        let child = command
             .env("TERM", "vt100")
             .stdin(end())
             .stdout(end())
@@ -117,7 +122,7 @@ impl Terminal {
         self.wait_for("ready> ")
     }
 
-    fn resize(&self, cols: u16, rows: u16) {
+    pub fn resize(&self, cols: u16, rows: u16) {
         tcsetwinsize(&self.user, window(cols, rows)).unwrap();
         // The kernel tells a foreground job; this one has no job control.
         kill_process(Pid::from_child(&self.child), Signal::WINCH).unwrap();
@@ -127,6 +132,22 @@ impl Terminal {
         format!("{:?}", tcgetattr(&self.user).unwrap())
     }
 
+    /// What is on the screen from where the last wait ended, once the program has ended.
+    pub fn rest(&mut self) -> String {
+        loop {
+            let mut waits = [PollFd::new(&self.controller, PollFlags::IN)];
+            let ready = poll(&mut waits, Some(&Timespec::default())).unwrap();
+            if ready == 0 || !waits[0].revents().contains(PollFlags::IN) {
+                let rest = std::mem::take(&mut self.seen);
+                return String::from_utf8_lossy(&rest).into_owned();
+            }
+            let mut read = [0; 4096];
+            let count = self.controller.read(&mut read).unwrap();
+            self.seen.extend_from_slice(&read[..count]);
+        }
+    }
+
+    /// Waits for the end of the program. Gives its exit code; `None` by a signal.
     pub fn ends(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
