@@ -557,7 +557,7 @@ impl Log<'_> {
         let mut reading = Reading::live();
         for record in told.records {
             if reading.meet(self.position.as_ref(), &record.sight()) != Verdict::Old {
-                self.line(record).await?;
+                self.line(record, &reading).await?;
             }
         }
         Ok(())
@@ -626,7 +626,10 @@ impl Log<'_> {
     async fn read(&mut self, mut stream: LogStream, short: bool) -> Result<Read, Stop> {
         let fragile = matches!(self.facts.keeping, Keeping::OneFile(_));
         let anchor = self.position.clone();
-        let mut reading = Reading::new();
+        let mut reading = match (&anchor, self.request.tail) {
+            (None, Some(_)) => Reading::of_tail(),
+            _ => Reading::new(),
+        };
         // `docker logs --tail 0` begins behind the last record, which has to be known for that.
         let skip = anchor.is_none() && self.request.tail == Some(0);
         let mut first = None;
@@ -667,9 +670,9 @@ impl Log<'_> {
                     }
                     count += 1;
                     if skip {
-                        Position::advance(&mut self.position, &sight);
+                        Position::advance(&mut self.position, &reading, &sight);
                     } else {
-                        self.line(record).await?;
+                        self.line(record, &reading).await?;
                     }
                     if self.request.follow && self.is_met() {
                         break Read::Whole;
@@ -732,8 +735,8 @@ impl Log<'_> {
         Ok(())
     }
 
-    async fn line(&mut self, record: Record) -> Result<(), Stop> {
-        Position::advance(&mut self.position, &record.sight());
+    async fn line(&mut self, record: Record, reading: &Reading) -> Result<(), Stop> {
+        Position::advance(&mut self.position, reading, &record.sight());
         let unwanted = match record.output {
             Output::Stdout => self.request.no_stdout,
             Output::Stderr => self.request.no_stderr,

@@ -10,6 +10,15 @@
 //! records may be missing. (Parts of one line that say the same can't be told apart: if the log was
 //! thrown away up to the middle of such a line, the count is all there is.)
 //!
+//! A count is worth something only with the record it begins at. Behind a gap that is the oldest one
+//! that is left, so the places are counted anew from where that reading began. Of the time of an
+//! output's first record there may be some before what was wanted, which a reading of the log's last
+//! records does not see: there the count is the *least* it can be, and what the last record says
+//! decides. In both cases new records of that time may be taken for old if the last one has been
+//! thrown away; a gap is told then, and no record comes twice. (Except where the last records begin
+//! with the rest of a line, behind lines of the other output more than the overlap younger: read
+//! again, these stand behind a gap.)
+//!
 //! Times of one output never decrease. Those of two outputs may, against each other: the daemon
 //! takes the time first and writes later, and the end of a long line bears the time of its
 //! beginning. So another reading begins some time before the last record, and at the line that the
@@ -44,6 +53,8 @@ struct Place {
     count: u64,
     /// Whether the last of them had no newline: the rest of its line bears the same time.
     cut: bool,
+    /// Whether there may have been more of that time before those.
+    least: bool,
 }
 
 /// The place of a reader. Its text, `OUTPUT-PLACE-PLACE` behind the container's id, is opaque to
@@ -89,12 +100,25 @@ impl Sight {
 /// records.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
-    /// Records at the time of each place that this reading gave.
-    met: [u64; 2],
+    /// Of each output the time of the last record that this reading gave, and how many of that
+    /// time it gave.
+    met: [(i64, u64); 2],
     /// Whether the last record that came has turned up.
     anchored: bool,
-    /// Whether what it gives is no older than the reader.
-    live: bool,
+    /// Whether the record it gave last is the one behind a gap.
+    behind_gap: bool,
+    of: Of,
+}
+
+/// What a reading gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// The log from some time on.
+    Log,
+    /// Its last records: of the time of the first there may be more.
+    Tail,
+    /// What is no older than the reader.
+    Live,
 }
 
 fn index(output: Output) -> usize {
@@ -108,16 +132,25 @@ impl Reading {
     /// A new one.
     pub(super) fn new() -> Self {
         Self {
-            met: [0; 2],
+            met: [(0, 0); 2],
             anchored: false,
-            live: false,
+            behind_gap: false,
+            of: Of::Log,
         }
     }
 
     /// One of what has been printed since the reader began, and may have come or not.
     pub(super) fn live() -> Self {
         Self {
-            live: true,
+            of: Of::Live,
+            ..Self::new()
+        }
+    }
+
+    /// One of the log's last records, for a reader that begins with them.
+    pub(super) fn of_tail() -> Self {
+        Self {
+            of: Of::Tail,
             ..Self::new()
         }
     }
@@ -130,6 +163,13 @@ impl Reading {
     /// What a record of this reading is. Changes nothing but the reading: [`Position::advance`]
     /// takes a record that is new.
     pub(super) fn meet(&mut self, position: Option<&Position>, sight: &Sight) -> Verdict {
+        let met = &mut self.met[index(sight.output)];
+        if met.0 != sight.time_ns {
+            *met = (sight.time_ns, 0);
+        }
+        met.1 += 1;
+        let met = met.1;
+        self.behind_gap = false;
         let Some(position) = position else {
             self.anchored = true;
             return Verdict::New;
@@ -139,27 +179,32 @@ impl Reading {
         }
         let place = &position.places[index(sight.output)];
         let is_last = sight.output == position.last;
-        let met = &mut self.met[index(sight.output)];
-        *met += u64::from(sight.time_ns == place.time_ns);
         // An output of which nothing has come may have said something before the first record that
         // was wanted: nearby, that is what it was.
         let nearby = position.last().1.saturating_add(OVERLAP_NS);
-        if place.count == 0 && !self.live && sight.time_ns <= nearby {
+        if place.count == 0 && self.of != Of::Live && sight.time_ns <= nearby {
             return Verdict::Old;
         }
         match sight.time_ns.cmp(&place.time_ns) {
             Ordering::Less => return Verdict::Old,
-            Ordering::Equal if *met < place.count || (*met == place.count && !is_last) => {
+            Ordering::Equal
+                if is_last
+                    && sight.said == position.said
+                    && (met == place.count || (met > place.count && place.least)) =>
+            {
+                self.anchored = true;
                 return Verdict::Old;
             }
-            Ordering::Equal if *met == place.count && sight.said == position.said => {
-                self.anchored = true;
+            Ordering::Equal
+                if met < place.count || (met == place.count && !is_last) || place.least =>
+            {
                 return Verdict::Old;
             }
             // Counted from the middle of those of that time, it is another.
             Ordering::Equal | Ordering::Greater => {}
         }
         self.anchored = true;
+        self.behind_gap = true;
         Verdict::NewBehindGap
     }
 }
@@ -171,6 +216,7 @@ impl Position {
             time_ns: sight.time_ns,
             count,
             cut: sight.cut && count > 0,
+            least: false,
         };
         let mut places = [place(0); 2];
         places[index(sight.output)] = place(count);
@@ -181,28 +227,48 @@ impl Position {
         }
     }
 
-    /// Behind a record that is new to a reader at `position`.
-    pub(super) fn advance(position: &mut Option<Self>, sight: &Sight) {
+    /// Behind a record that is new to a reader at `position`, as the reading that just met it says.
+    pub(super) fn advance(position: &mut Option<Self>, reading: &Reading, sight: &Sight) {
         let Sight {
             output,
             time_ns,
             cut,
             said,
         } = *sight;
+        let is_sure = reading.behind_gap || (position.is_none() && reading.of != Of::Tail);
         // What the other output has from before the first record is not wanted.
         let position = position.get_or_insert_with(|| Self::behind(sight, 0));
-        let place = &mut position.places[index(output)];
-        if place.time_ns != time_ns {
-            *place = Place {
-                time_ns,
-                count: 0,
-                cut,
-            };
+        if reading.behind_gap {
+            position.count_anew(reading);
         }
-        place.count += 1;
-        place.cut = cut;
+        let place = &mut position.places[index(output)];
+        let (_, met) = reading.met[index(output)];
+        *place = Place {
+            time_ns,
+            count: if reading.behind_gap || place.count == 0 {
+                met
+            } else if place.time_ns == time_ns {
+                place.count + 1
+            } else {
+                1
+            },
+            cut,
+            least: !is_sure && (place.count == 0 || (place.least && place.time_ns == time_ns)),
+        };
         position.last = output;
         position.said = said;
+    }
+
+    /// Counts from where a reading began whose first new record stands behind a gap.
+    fn count_anew(&mut self, reading: &Reading) {
+        for (place, (time_ns, count)) in self.places.iter_mut().zip(reading.met) {
+            // Of an output of which nothing had come, what it gave so far is old.
+            if count > 0 && (place.count == 0 || place.time_ns == time_ns) {
+                place.time_ns = time_ns;
+                place.count = count;
+                place.least = false;
+            }
+        }
     }
 
     /// From when on to read again.
@@ -228,8 +294,9 @@ impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:08x}", index(self.last) + 1, self.said)?;
         for place in &self.places {
+            let least = if place.least { "m" } else { "" };
             let cut = if place.cut { "p" } else { "" };
-            write!(f, "_{}.{}{cut}", place.time_ns, place.count)?;
+            write!(f, "_{}.{}{least}{cut}", place.time_ns, place.count)?;
         }
         Ok(())
     }
@@ -244,12 +311,18 @@ impl FromStr for Position {
 
     fn from_str(text: &str) -> Result<Self, BadPosition> {
         let place = |text: &str| {
-            let (time, count) = text.split_once('.')?;
-            let cut = count.ends_with('p');
+            let (time, rest) = text.split_once('.')?;
+            let count = rest.trim_end_matches('p');
+            let cut = count != rest;
+            let (count, least) = match count.strip_suffix('m') {
+                Some(count) => (count, true),
+                None => (count, false),
+            };
             let place = Place {
                 time_ns: time.parse().ok()?,
-                count: count.trim_end_matches('p').parse().ok()?,
+                count: count.parse().ok()?,
                 cut,
+                least,
             };
             Some(place)
         };
