@@ -373,8 +373,7 @@ impl Policy {
         peer: Option<&Peer>,
         on_host: bool,
     ) -> Result<(), Refusal> {
-        let mode = create.network_mode.as_deref().unwrap_or_default();
-        let joins = mode.starts_with(JOINS);
+        let joins = modes(create).any(|mode| mode.starts_with(JOINS));
         if joins && !self.container_network {
             let what = "the network of another container";
             return Err(Refusal::new("container_network", what));
@@ -386,11 +385,9 @@ impl Policy {
             })?;
         }
         let host = on_host
-            || mode == HOST
-            || create
-                .network
-                .as_ref()
-                .is_some_and(|network| network.name == HOST)
+            || modes(create).any(|mode| mode == HOST)
+            // Whose it is has to be known.
+            || joins && peer.is_none()
             || peer.is_some_and(|peer| peer.on_host);
         if host {
             self.check_host_network()?;
@@ -467,6 +464,12 @@ const HOST: &str = "host";
 
 /// How the network mode of a container begins that uses the network of another.
 const JOINS: &str = "container:";
+
+/// All that becomes the network mode of a container: the mode, and the network that it names.
+fn modes(create: &Create) -> impl Iterator<Item = &str> {
+    let network = create.network.as_ref().map(|network| &*network.name);
+    create.network_mode.as_deref().into_iter().chain(network)
+}
 
 /// Whether it shows something of the machine. What the daemon would take for a path is one, whatever
 /// it is called.

@@ -66,6 +66,19 @@ pub fn from_json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Resul
     serde_json::from_slice(bytes).map_err(|error| BodyError::new(what, without_values(&error)))
 }
 
+/// The wish that a JSON object holds, each part of it by its name; errors as those of [`from_json`].
+/// A list, which serde would read as the parts in their order, is none: who judges a wish before it
+/// is carried out looks for its parts by name.
+pub fn from_json_object<T: DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+) -> Result<T, BodyError> {
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(BodyError::new(what, "a list, expected an object".into()));
+    }
+    from_json(what, bytes)
+}
+
 /// What serde says of a wrong value repeats it; where it stands is enough.
 fn without_values(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -184,15 +197,15 @@ requests! {
     http::Open => Http, encode, decode;
     exec::Attach => Attach, encode, decode;
     call::Open => Call, encode, decode;
-    build::Build => Build, to_json, from_json;
-    records::Logs => Logs, to_json, from_json;
-    records::Events => Events, to_json, from_json;
-    records::FollowStats => Stats, to_json, from_json;
-    transfer::CopyOut => CopyOut, to_json, from_json;
-    transfer::CopyIn => CopyIn, to_json, from_json;
-    transfer::Save => Save, to_json, from_json;
-    transfer::Load => Load, to_json, from_json;
-    transfer::DockerSocket => DockerSocket, to_json, from_json;
+    build::Build => Build, to_json, from_json_object;
+    records::Logs => Logs, to_json, from_json_object;
+    records::Events => Events, to_json, from_json_object;
+    records::FollowStats => Stats, to_json, from_json_object;
+    transfer::CopyOut => CopyOut, to_json, from_json_object;
+    transfer::CopyIn => CopyIn, to_json, from_json_object;
+    transfer::Save => Save, to_json, from_json_object;
+    transfer::Load => Load, to_json, from_json_object;
+    transfer::DockerSocket => DockerSocket, to_json, from_json_object;
 }
 
 /// The `Open` frame of an operation.

@@ -316,6 +316,11 @@ fn network(
     if network.name.is_empty() {
         return Err(invalid("network.name", "a network's name is needed"));
     }
+    // It becomes the mode, where that would mean the network of another container.
+    if network.name.starts_with("container:") {
+        let why = "another container's network is a network_mode, and no network to attach it to";
+        return Err(invalid("network.name", why));
+    }
     if spec
         .network_mode
         .as_ref()
@@ -507,7 +512,7 @@ mod tests {
             name: "net".into(),
             aliases: vec![],
         });
-        let cases: [(&str, Create); 13] = [
+        let cases: [(&str, Create); 14] = [
             (
                 "name",
                 Create {
@@ -592,6 +597,16 @@ mod tests {
                 "dns[0]",
                 Create {
                     dns: vec!["x".into()],
+                    ..spec()
+                },
+            ),
+            (
+                "network.name",
+                Create {
+                    network: Some(Attachment {
+                        name: "container:db".into(),
+                        aliases: vec![],
+                    }),
                     ..spec()
                 },
             ),

@@ -162,6 +162,14 @@ impl Calls<'_> {
         }
     }
 
+    /// The containers that its removal detaches from a network, by id or name.
+    pub async fn network_detaches(&self, call: &Remove) -> Result<BTreeSet<String>, Failure> {
+        match self.network(&call.network).await? {
+            Some(network) => self.attached(&network).await,
+            None => Ok(BTreeSet::new()),
+        }
+    }
+
     /// Detaches all that is attached to a network, whether it runs or not, and removes it.
     pub async fn network_remove(&self, call: Remove) -> Result<Change, Failure> {
         let Some(mut network) = self.network(&call.network).await? else {

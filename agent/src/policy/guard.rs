@@ -131,13 +131,20 @@ impl Guard<'_> {
         }
         if open.method == Remove::METHOD {
             let remove: Remove = open.params().map_err(|error| invalid(&error))?;
-            self.detaches(&remove.network).await?;
+            self.detaches(&remove).await?;
         }
         // Whatever names a container has it under one name.
         let Ok(mut params) = serde_json::from_slice::<serde_json::Value>(&open.params) else {
             // The call says what is wrong with it, and does nothing.
             return Ok(body.clone());
         };
+        if !params.is_object() {
+            let why = format!(
+                "a malformed {:?}: its parameters are no object",
+                open.method
+            );
+            return Err(Failure::new(FailureCode::INVALID, why));
+        }
         if let Some(serde_json::Value::String(container)) = params.get_mut("container") {
             // "It is not there" is an answer of the call.
             *container = self
@@ -299,13 +306,11 @@ impl Guard<'_> {
     }
 
     /// Judges every container that the removal of a network detaches from it.
-    async fn detaches(&self, network: &str) -> Result<(), Failure> {
-        let (Some(engine), Some(network)) = (self.engine, path_part(network)) else {
+    async fn detaches(&self, remove: &Remove) -> Result<(), Failure> {
+        let Some(engine) = self.engine else {
             return Ok(());
         };
-        let network = look(engine.docker().inspect_network(network, None)).await?;
-        let attached = network.and_then(|network| network.containers);
-        for id in attached.into_iter().flatten().map(|(id, _)| id) {
+        for id in engine.calls(&|_| ()).network_detaches(remove).await? {
             self.resolve(&id).await?;
         }
         Ok(())

@@ -71,7 +71,7 @@ fn without_rules_a_node_does_what_it_is_for_and_stays_its_owners() {
     assert_eq!(policy.check_host_exec(), Ok(()));
     assert!(!policy.chooses_containers() && !policy.allows_docker_api());
     assert_eq!(rule(&policy, &create()), None);
-    let refused: [(&str, Change); 8] = [
+    let refused: [(&str, Change); 9] = [
         ("privileged", |c| c.privileged = true),
         ("capabilities", |c| c.cap_add = vec!["NET_ADMIN".into()]),
         ("gpus", |c| c.gpus = Some(Gpus::default())),
@@ -84,6 +84,12 @@ fn without_rules_a_node_does_what_it_is_for_and_stays_its_owners() {
         }),
         ("container_network", |c| {
             c.network_mode = Some("container:web".into());
+        }),
+        ("container_network", |c| {
+            c.network = Some(Attachment {
+                name: "container:web".into(),
+                aliases: vec![],
+            });
         }),
         ("bind_mounts", |c| c.mounts = vec![bind("/srv/data")]),
         // What the daemon would take for a path.
@@ -289,6 +295,9 @@ fn another_containers_network_is_judged_as_what_it_is() {
     assert_eq!(rule(&peer("db", false)), None);
     assert_eq!(rule(&peer("other", false)), Some("container_names"));
     assert_eq!(rule(&peer("db", true)), Some("host_network"));
+    // Of one that nobody has looked at, anything is possible.
+    let unseen = policy.check_create(&create, &real, None, false);
+    assert_eq!(unseen.unwrap_err().rule, "host_network");
 }
 
 #[test]
@@ -459,7 +468,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     let create = (
         (name, some_labels(), any::<bool>(), any::<bool>()),
         prop::option::of(prop::sample::select(modes.to_vec())),
-        prop::option::of(prop::sample::select(vec!["host", "net"])),
+        prop::option::of(prop::sample::select(vec!["host", "net", "container:a"])),
         prop::collection::vec(mount, 0..3),
         capabilities(),
     );

@@ -76,7 +76,7 @@ impl Open {
     /// # Errors
     /// They are no JSON, or not those of this call: the error names the field.
     pub fn params<C: Call>(&self) -> Result<C, BodyError> {
-        super::from_json(C::METHOD, &self.params)
+        super::from_json_object(C::METHOD, &self.params)
     }
 }
 

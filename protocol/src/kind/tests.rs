@@ -225,6 +225,30 @@ fn a_field_that_is_not_known_is_refused_by_name_and_no_value_is_repeated() {
     assert!(refused("").contains("EOF"));
 }
 
+/// What judges a wish finds its parts by name, so a list of them is no wish.
+#[test]
+fn a_wish_is_an_object() {
+    use crate::kind::call::Call as _;
+    use crate::kind::call::container::Start;
+    let params = |json: &'static str| {
+        let open = call::Open {
+            method: Start::METHOD.into(),
+            params: json.into(),
+        };
+        open.params::<Start>().map(|start| start.container)
+    };
+    assert_eq!(params(r#" {"container":"db"}"#), Ok("db".into()));
+    for list in [r#"["db"]"#, " \t\r\n[\"db\"]", "[", "[]"] {
+        let refused = params(list).unwrap_err().to_string();
+        assert!(refused.contains("expected an object"), "{refused}");
+    }
+    assert!(records::Logs::from_body(br#"["db"]"#).is_err());
+    assert!(records::FollowStats::from_body(br#"["db"]"#).is_err());
+    assert!(transfer::CopyIn::from_body(br#"["db","/",true,true]"#).is_err());
+    assert!(transfer::Save::from_body(br#"[["image"]]"#).is_err());
+    assert!(build::Build::from_body(b"[]").is_err());
+}
+
 #[test]
 fn every_call_has_a_name_of_its_own_and_reads_its_parameters() {
     let mut methods = call::METHODS.to_vec();

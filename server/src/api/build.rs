@@ -48,7 +48,7 @@ pub(super) async fn build(
         let query = Query::parse(query.as_deref(), &["options"])?;
         let options = query.one("options")?.unwrap_or("{}");
         // Names the field that is wrong, and no value: build arguments may be secret.
-        let build: Build = kind::from_json("options", options.as_bytes())
+        let build: Build = kind::from_json_object("options", options.as_bytes())
             .map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
         let span = tracing::info_span!("build", %node);
         let ask = api.hub.ask(&node, &build).instrument(span.clone());

@@ -65,7 +65,7 @@ async fn handle<C: Call>(
         } else {
             body
         };
-        let params: C = kind::from_json(C::METHOD, &body)
+        let params: C = kind::from_json_object(C::METHOD, &body)
             .map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
         let span = tracing::info_span!("call", %node, method = C::METHOD);
         if accepts_lines(&headers) {

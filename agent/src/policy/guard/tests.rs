@@ -106,6 +106,41 @@ async fn what_can_be_judged_without_a_daemon_is() {
     assert!(refused.unwrap_err().message.contains("policy.bind_mounts"));
 }
 
+/// The guard looks for a container by the name of the field, so fields have to have names.
+#[tokio::test]
+async fn a_call_names_its_container_by_the_field_or_is_none() {
+    let policy = policy(only(&["web"]));
+    let guard = Guard {
+        policy: &policy,
+        engine: None,
+    };
+    for params in [r#"["db"]"#, r#" ["db",true,true]"#, r#""db""#, "null", "1"] {
+        for method in call::METHODS {
+            let open = call::Open {
+                method: (*method).into(),
+                params: params.into(),
+            };
+            let admitted = guard.admit(OperationKind::Call, &open.to_body()).await;
+            assert_eq!(code(admitted), FailureCode::INVALID, "{method} {params}");
+        }
+    }
+    // Of a name that is there twice the call gets the one that was judged.
+    let open = call::Open {
+        method: Start::METHOD.into(),
+        params: r#"{"container":"web","container":"db"}"#.into(),
+    };
+    let admitted = guard.admit(OperationKind::Call, &open.to_body()).await;
+    assert_eq!(params::<Start>(&admitted.unwrap()).container, NOBODY);
+    for kind in [
+        OperationKind::Logs,
+        OperationKind::Stats,
+        OperationKind::CopyOut,
+    ] {
+        let list = Bytes::from_static(br#"["db"]"#);
+        assert_eq!(code(guard.admit(kind, &list).await), FailureCode::INVALID);
+    }
+}
+
 /// Every call that there is names its container where the guard looks for it, or names none.
 #[test]
 fn every_call_that_names_a_container_is_known() {
@@ -304,5 +339,66 @@ async fn docker_the_machines_network_is_known_by_every_name() {
     for name in [&joined, &on_host] {
         engine.docker().remove_container(name, None).await.unwrap();
     }
+    demo.remove().await.unwrap();
+}
+
+/// What a network is detached from when it is removed is judged, whether it runs or not, and whatever
+/// the network is called.
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_a_network_is_not_taken_from_a_container_out_of_bounds() {
+    let engine = Engine::connect().await.unwrap();
+    let demo = DockerRuntime::new(&engine).demo_container().await.unwrap();
+    // Blanks, and a first letter that no container has.
+    let network = format!("_{} of several words", demo.name);
+    let request = bollard::models::NetworkCreateRequest {
+        name: network.clone(),
+        internal: Some(true),
+        ..Default::default()
+    };
+    let made = match engine.docker().create_network(request).await {
+        Ok(made) => made.id,
+        Err(error) => {
+            eprintln!("skipped, this daemon makes no networks: {error}");
+            return demo.remove().await.unwrap();
+        }
+    };
+    let name = format!("{}-stopped", demo.name);
+    let config = ContainerCreateBody {
+        image: Some(demo.image.clone()),
+        cmd: Some(vec!["true".into()]),
+        host_config: Some(HostConfig {
+            network_mode: Some(network.clone()),
+            ..HostConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    };
+    let options = CreateContainerOptionsBuilder::new().name(&name).build();
+    let stopped = engine
+        .docker()
+        .create_container(Some(options), config)
+        .await
+        .unwrap();
+    let admit = async |allowed: &str, network: &str| {
+        let policy = policy(only(&[allowed]));
+        let guard = Guard {
+            policy: &policy,
+            engine: Some(&engine),
+        };
+        let remove = Remove {
+            network: network.into(),
+        };
+        guard.admit(OperationKind::Call, &call(&remove)).await
+    };
+    for network in [&*network, &made, &made[..12]] {
+        assert_eq!(
+            code(admit("something-else", network).await),
+            FailureCode::FORBIDDEN
+        );
+        assert!(admit(&name, network).await.is_ok());
+    }
+    let remaining = engine.docker().remove_container(&stopped.id, None).await;
+    remaining.unwrap();
+    engine.docker().remove_network(&made).await.unwrap();
     demo.remove().await.unwrap();
 }
