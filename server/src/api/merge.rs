@@ -16,6 +16,8 @@ use hub_ledger::Timestamp;
 use hub_protocol::kind;
 use hub_protocol::kind::records::Events;
 use hub_protocol::{NodeId, NodeName};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -24,7 +26,7 @@ use super::problem::Problem;
 use super::records::Wanted;
 use super::relay::Reason;
 use super::types::HubRecord;
-use crate::hub::{AskError, GaveUp, Hub, Piece, Watch};
+use crate::hub::{AskError, Broke, GaveUp, Hub, Piece, Watch};
 
 /// Pieces that may wait for the client, of all nodes together: mostly 64 KiB at most, and never more
 /// than a line of the largest size beyond that.
@@ -103,7 +105,10 @@ async fn carry(mut watch: Watch<Events>, says: &mpsc::Sender<Said>) -> Result<()
     let node = watch.node().clone();
     while let Some(piece) = watch.next().await? {
         let lines = match piece {
-            Piece::Lines(lines) => with_node(&node, &lines),
+            Piece::Lines(lines) => match named_lines(&node, &lines) {
+                Ok(lines) => lines,
+                Err(broke) => return Err(GaveUp::Broke { node, broke }),
+            },
             Piece::Away => hub_line(&node, &HubRecord::Away),
             Piece::Back => hub_line(&node, &HubRecord::Back),
         };
@@ -191,29 +196,45 @@ impl All {
     }
 }
 
-/// Whole lines of JSON objects, each with the field `node` in front.
-fn with_node(node: &NodeName, lines: &[u8]) -> Bytes {
-    let field = format!("{{\"node\":\"{node}\"");
-    let mut out = BytesMut::with_capacity(lines.len() + 4 * (field.len() + 1));
-    for line in lines.split_inclusive(|byte| *byte == b'\n') {
-        let Some(rest) = line.trim_ascii_start().strip_prefix(b"{") else {
-            // No record. It passes as it is: a client that can't read it says so.
-            out.put_slice(line);
-            continue;
-        };
-        out.put_slice(field.as_bytes());
-        if !rest.trim_ascii_start().starts_with(b"}") {
-            out.put_u8(b',');
-        }
-        out.put_slice(rest);
+/// Whole lines that a node sent, each with the field `node` in front.
+///
+/// # Errors
+/// One is no JSON object, or says itself of which node it is: readers differ in which of two fields
+/// of one name they take, and no node speaks for another.
+fn named_lines(node: &NodeName, lines: &[u8]) -> Result<Bytes, Broke> {
+    #[derive(Deserialize)]
+    struct Claim {
+        node: Option<IgnoredAny>,
     }
-    out.freeze()
+    let mut out = BytesMut::with_capacity(lines.len() + 4 * (node.as_str().len() + 11));
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            continue;
+        }
+        match serde_json::from_slice::<Claim>(line) {
+            Ok(Claim { node: None }) if line.starts_with(b"{") => with_node(node, line, &mut out),
+            _ => return Err(Broke::Nonsense("a line of events is no record".into())),
+        }
+    }
+    Ok(out.freeze())
+}
+
+/// A JSON object with the field `node` in front, as a line.
+fn with_node(node: &NodeName, object: &[u8], out: &mut BytesMut) {
+    let rest = object.strip_prefix(b"{").unwrap_or(object);
+    out.put_slice(format!("{{\"node\":\"{node}\"").as_bytes());
+    if !rest.trim_ascii_start().starts_with(b"}") {
+        out.put_u8(b',');
+    }
+    out.put_slice(rest);
+    out.put_u8(b'\n');
 }
 
 fn hub_line(node: &NodeName, record: &HubRecord) -> Bytes {
-    let mut line = kind::to_json(record).to_vec();
-    line.push(b'\n');
-    with_node(node, &line)
+    let mut line = BytesMut::new();
+    with_node(node, &kind::to_json(record), &mut line);
+    line.freeze()
 }
 
 #[cfg(test)]
@@ -234,7 +255,7 @@ mod tests {
         };
         let mut line = kind::to_json(&lagged).to_vec();
         line.push(b'\n');
-        let lines = with_node(&node, &[&line[..], b"{}\n", &line[..]].concat());
+        let lines = named_lines(&node, &[&line[..], b"{}\n", &line[..]].concat()).unwrap();
         let lines: Vec<&[u8]> = lines.split_inclusive(|byte| *byte == b'\n').collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[1], b"{\"node\":\"shop-4\"}\n");
@@ -247,5 +268,27 @@ mod tests {
         assert_eq!(away, "{\"node\":\"shop-4\",\"record\":\"away\"}\n");
         let record: NodeRecord = serde_json::from_slice(&away).unwrap();
         assert_eq!(record.record, Record::Hub(HubRecord::Away));
+    }
+
+    #[test]
+    fn no_node_speaks_for_another() {
+        let node: NodeName = "shop-4".parse().unwrap();
+        for line in [
+            r#"{"record":"away","node":"other"}"#,
+            r#"{"node":null,"node":"other"}"#,
+            r#"{"n\u006fde":"other"}"#,
+            r#"{"node":{"name":"other"}}"#,
+            // Where a reader takes a carriage return for the end of a line.
+            "{\"a\":1}\r{\"node\":\"other\"}",
+            r#"["other"]"#,
+            r#"{"record":"event""#,
+            "x",
+        ] {
+            let refused = named_lines(&node, format!("{{}}\n{line}\n").as_bytes());
+            assert!(matches!(refused, Err(Broke::Nonsense(_))), "{line}");
+        }
+        let nested = named_lines(&node, b"\n {\"attributes\":{\"node\":\"x\"}} \n").unwrap();
+        let expected = "{\"node\":\"shop-4\",\"attributes\":{\"node\":\"x\"}}\n";
+        assert_eq!(nested, expected);
     }
 }

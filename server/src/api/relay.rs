@@ -30,6 +30,7 @@ use serde::de::DeserializeOwned;
 use super::Api;
 use super::client::Client;
 use super::problem::{Kind, Problem};
+use crate::clip;
 use crate::hub::{Begun, Broke, GaveUp, Incoming};
 use crate::linger::linger;
 
@@ -154,7 +155,7 @@ impl http_body::Body for Flushed {
             None => Poll::Ready(None),
             Some(Ok(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             Some(Err(broke)) => {
-                tracing::info!("a response is broken off: {broke}");
+                tracing::info!("a response is broken off: {}", clip::error(&broke));
                 self.broke = Some(broke);
                 // hyper flushes when a body has nothing for now, and throws away what it holds
                 // when one breaks: the client is to have all that came.

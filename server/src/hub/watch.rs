@@ -14,6 +14,7 @@ use super::Hub;
 use super::ask::AskError;
 use super::follow::{Follow, GaveUp, Next, Resume};
 use super::incoming::{Broke, Incoming};
+use crate::clip;
 
 /// How often the ledger is asked about a node that is away: it may have been revoked.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -92,7 +93,7 @@ impl<R: Resume> Watch<R> {
                     },
                     Ok(None) => self.next = self.follow.ended(Ok(())),
                     Err(broke) => {
-                        tracing::info!(node = %self.node, "a watch is interrupted: {broke}");
+                        tracing::info!(node = %self.node, "a watch is interrupted: {}", clip::error(&broke));
                         self.next = self.follow.ended(Err(broke));
                     }
                 }
