@@ -31,6 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::exec::pipes::Printer;
 use super::exec::{BROKEN_PIPE, HUB_FAILED};
+use super::show::clean_json;
 use super::units::{decimal, parse_pair};
 use super::{Context, USAGE, fail};
 use crate::archive::shown;
@@ -366,8 +367,8 @@ impl Screen {
         for line in self.records.feed(bytes) {
             if self.json {
                 if !line.is_empty() {
-                    let line = [&line[..], b"\n"].concat();
-                    self.stdout.print(line.into()).await?;
+                    let line = clean_json(&String::from_utf8_lossy(&line));
+                    self.stdout.print(format!("{line}\n").into()).await?;
                 }
                 continue;
             }

@@ -8,7 +8,7 @@ use hub_protocol::kind::records::EventRecord;
 
 use super::show::clean;
 use super::units::{parse_pair, parse_time, time_of_ns};
-use super::{CliError, Context, said};
+use super::{CliError, Context, json_line, said};
 use crate::client::records::{Events, NodeEvent};
 
 /// The arguments of `hub events`.
@@ -54,7 +54,7 @@ pub(super) async fn run(context: &Context, arguments: EventsArgs) -> Result<i32,
         };
         let mut stdout = io::stdout().lock();
         match record {
-            _ if context.json() => stdout.write_all(&[&json[..], b"\n"].concat())?,
+            _ if context.json() => json_line(&mut stdout, &json)?,
             Some(event) => writeln!(stdout, "{}", line(&event))?,
             None => writeln!(
                 stdout,

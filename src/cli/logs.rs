@@ -11,7 +11,7 @@ use hub_protocol::kind::records::{LogRecord, Output};
 use super::show::clean;
 use super::target::ContainerTarget;
 use super::units::parse_time;
-use super::{CliError, Context, said, say};
+use super::{CliError, Context, json_line, said, say};
 use crate::client::records::{Logs, Records};
 
 /// The arguments of `hub logs`.
@@ -96,7 +96,7 @@ pub(super) async fn follow(
         };
         if context.json() {
             let mut stdout = io::stdout().lock();
-            stdout.write_all(&[&json[..], b"\n"].concat())?;
+            json_line(&mut stdout, &json)?;
             stdout.flush()?;
             continue;
         }

@@ -281,7 +281,8 @@ fn finish(result: Result<i32, CliError>, failed: i32) -> i32 {
 
 /// Says on stderr what went wrong.
 fn fail(what: &str, code: i32) -> i32 {
-    let _ = writeln!(io::stderr(), "hub: {what}");
+    // A node may have its words in it.
+    let _ = writeln!(io::stderr(), "hub: {}", show::clean_lines(what));
     code
 }
 
@@ -289,6 +290,7 @@ fn fail(what: &str, code: i32) -> i32 {
 /// of its own, which end as that wants it.
 fn say(what: &str, raw: bool) {
     let (begin, end) = if raw { ("\r\n", "\r\n") } else { ("", "\n") };
+    let what = show::clean_lines(what);
     let text = format!("{begin}hub: {what}\n").replace('\n', end);
     // Nobody is left to hear that nobody hears.
     let _ = io::stderr().write_all(text.as_bytes());
@@ -330,14 +332,24 @@ impl Context {
         if self.json() {
             return self.print_json(answer);
         }
-        write_out(for_people(answer))
+        write_out(show::clean_lines(&for_people(answer)))
     }
 
     /// Prints an answer for programs.
     #[expect(clippy::unused_self, reason = "beside `print`")]
     fn print_json<T: Serialize>(&self, answer: &T) -> Result<(), CliError> {
-        write_out(serde_json::to_string_pretty(answer).map_err(io::Error::from)?)
+        let json = serde_json::to_string_pretty(answer).map_err(io::Error::from)?;
+        write_out(show::clean_json(&json))
     }
+}
+
+/// Prints a record for programs.
+fn json_line(stdout: &mut impl io::Write, json: &[u8]) -> io::Result<()> {
+    writeln!(
+        stdout,
+        "{}",
+        show::clean_json(&String::from_utf8_lossy(json))
+    )
 }
 
 /// Each on a line.

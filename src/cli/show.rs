@@ -100,6 +100,31 @@ pub(super) fn clean(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
+/// The same of a text of several lines.
+pub(super) fn clean_lines(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// JSON whose texts are somebody else's. It means the same: what drives a terminal and may stand in
+/// JSON as it is, is escaped there.
+pub(super) fn clean_json(json: &str) -> String {
+    let mut clean = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_control() && !matches!(c, '\n' | '\t') {
+            // Writing to a string does not fail.
+            let _ = write!(clean, "\\u{:04x}", u32::from(c));
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
 /// Milliseconds since 1970 as a point in time to the second.
 pub(super) fn time_of_ms(ms: i64) -> String {
     let nanos = super::units::time_of_ns(ms.saturating_mul(1_000_000));
@@ -273,6 +298,18 @@ ID  NODE    PORT  NAME  CREATED
             }),
             expected
         );
+    }
+
+    #[test]
+    fn nothing_that_somebody_else_says_drives_the_terminal() {
+        let evil = "a\u{1b}[2J\r\u{9b}1m\u{7f}\n\tb";
+        assert_eq!(clean(evil), "a?[2J??1m???b");
+        assert_eq!(clean_lines(evil), "a?[2J??1m?\n\tb");
+        let json = serde_json::to_string_pretty(&[evil]).unwrap_or_default();
+        let cleaned = clean_json(&json);
+        assert!(!cleaned.contains(|c: char| c.is_control() && c != '\n'));
+        let read: Vec<String> = serde_json::from_str(&cleaned).unwrap_or_default();
+        assert_eq!(read, [evil]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use hub_protocol::kind::call::stats::{Get, Stats};
 use super::table::table;
 use super::target::ContainerTarget;
 use super::units::{binary, decimal};
-use super::{CliError, Context, said};
+use super::{CliError, Context, json_line, said};
 use crate::client::records::FollowStats;
 
 /// The arguments of `hub stats`.
@@ -50,7 +50,7 @@ pub(super) async fn run(context: &Context, arguments: StatsArgs) -> Result<i32, 
         };
         let mut stdout = io::stdout().lock();
         match record {
-            _ if context.json() => stdout.write_all(&[&json[..], b"\n"].concat())?,
+            _ if context.json() => json_line(&mut stdout, &json)?,
             Some(stats) if screen => write!(stdout, "{CLEAR}{}", show(&stats))?,
             Some(stats) => {
                 let text = show(&stats);
