@@ -224,7 +224,9 @@ pub fn open_kind(open: &RawFrame) -> Option<OperationKind> {
 pub struct Failure {
     /// What kind of reason.
     pub code: FailureCode,
-    /// For people: what went wrong, where, and what can be done.
+    /// For people: what went wrong, where, and what can be done. Cut off on the wire as
+    /// [`new`](Self::new) does it, wherever it comes from.
+    #[serde(serialize_with = "cut_off")]
     pub message: String,
     /// Whether the same request may succeed later.
     pub retry: bool,
@@ -233,15 +235,28 @@ pub struct Failure {
 /// The most bytes of a failure's message: more is cut off.
 const MAX_FAILURE: usize = 8 * 1024;
 
+/// Where a message has to be cut off, if it has to be.
+fn too_long(message: &str) -> Option<usize> {
+    let mut ends = (0..=MAX_FAILURE).rev();
+    (message.len() > MAX_FAILURE + '…'.len_utf8())
+        .then(|| ends.find(|end| message.is_char_boundary(*end)))
+        .flatten()
+}
+
+fn cut_off<S: serde::Serializer>(message: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    match too_long(message) {
+        Some(end) => serializer.collect_str(&format_args!("{}…", &message[..end])),
+        None => serializer.serialize_str(message),
+    }
+}
+
 impl Failure {
     /// A failure that the same request meets again. A long message is cut off: what a daemon or a
     /// program said may have any length, and the last frame of an operation has not.
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
         let mut message = message.into();
-        if message.len() > MAX_FAILURE {
-            let mut ends = (0..=MAX_FAILURE).rev();
-            let end = ends.find(|end| message.is_char_boundary(*end));
-            message.truncate(end.unwrap_or(0));
+        if let Some(end) = too_long(&message) {
+            message.truncate(end);
             message.push('…');
         }
         Self {

@@ -9,7 +9,8 @@ use form_urlencoded::Serializer;
 use http::{HeaderMap, Method, Response, StatusCode};
 use http_body_util::Empty;
 use hub_protocol::kind::transfer::{CopyIn, CopyOut, PathStat};
-use hub_protocol::kind::{Failure, FailureCode};
+use hub_protocol::kind::{self, Failure, FailureCode};
+use hub_protocol::limits::MAX_ANSWER;
 use hub_quic::operation::Receiver;
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -38,7 +39,10 @@ pub(crate) async fn read<F: Future>(
     let path = url(&copy.container, &[("path", &copy.path)])?;
     let request = request::request(engine, Method::GET, &path, Empty::new())?;
     let answer = async |response: Response<Incoming>| match response.status() {
-        StatusCode::OK => Ok(carry(stat(response.headers())?, response.into_body()).await),
+        StatusCode::OK => {
+            let stat = sayable(stat(response.headers())?)?;
+            Ok(carry(stat, response.into_body()).await)
+        }
         status => Err(refused(status, refusal(response).await)),
     };
     request::ask(engine, request, ANSWER, answer).await?
@@ -145,6 +149,15 @@ fn stat(headers: &HeaderMap) -> Result<PathStat, Failure> {
     })
 }
 
+/// What fits into the frame that begins an operation. A container names its files as it likes.
+fn sayable(stat: PathStat) -> Result<PathStat, Failure> {
+    if kind::to_json(&stat).len() <= MAX_ANSWER {
+        return Ok(stat);
+    }
+    let why = "the name of what stands at the path, or of what it links to, is too long to be said";
+    Err(Failure::new(FailureCode::UNSUPPORTED, why))
+}
+
 fn refused(status: StatusCode, message: String) -> Failure {
     let code = match status {
         StatusCode::NOT_FOUND if message.to_lowercase().contains("no such container") => {
@@ -190,6 +203,21 @@ mod tests {
         assert_eq!(link.link_target, "/bin/busybox");
         assert!(stat(&header("{}")).is_err());
         assert!(stat(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn what_stands_at_a_path_fits_into_its_frame() {
+        let to = |link_target: String| PathStat {
+            name: "link".into(),
+            size: 0,
+            mode: LINK,
+            mtime: "2026-01-02T03:04:05Z".into(),
+            link_target,
+        };
+        assert!(sayable(to("x".repeat(4095))).is_ok());
+        // In JSON each of these is six bytes.
+        let refused = sayable(to("\u{1}".repeat(4095))).unwrap_err();
+        assert_eq!(refused.code, FailureCode::UNSUPPORTED);
     }
 
     #[test]

@@ -24,6 +24,9 @@ use super::{Calls, find, look, time};
 /// The most images that are named in the answer to a load.
 const MAX_LOADED: usize = 100;
 
+/// The most bytes of their names together: they are said in the last frame of an operation.
+const MAX_LOADED_NAMES: usize = 8 * 1024;
+
 /// The most bytes of a line that the daemon says while it loads: more is passed over.
 const MAX_LINE: usize = 64 * 1024;
 
@@ -190,8 +193,12 @@ fn take(line: &[u8], loaded: &mut Loaded) -> Result<(), Failure> {
             .iter()
             .find_map(|words| line.trim().strip_prefix(words))
     });
-    let room = MAX_LOADED - loaded.images.len();
-    loaded.images.extend(names.take(room).map(Into::into));
+    for name in names {
+        let named: usize = loaded.images.iter().map(String::len).sum();
+        if loaded.images.len() < MAX_LOADED && named + name.len() <= MAX_LOADED_NAMES {
+            loaded.images.push(name.into());
+        }
+    }
     Ok(())
 }
 

@@ -267,6 +267,17 @@ fn every_call_has_a_name_of_its_own_and_reads_its_parameters() {
 #[test]
 fn a_failure_fits_into_the_last_frame() {
     let failure = Failure::new(FailureCode::BUILD_FAILED, "\u{fc}".repeat(100_000));
-    let last = encode(&transfer::Ending::<()>::Failed(failure.retry()));
+    let last = encode(&transfer::Ending::<()>::Failed(failure.clone().retry()));
     assert!(last.len() < crate::limits::MAX_ANSWER);
+    assert_eq!(
+        decode::<Failure>("Failed", &encode(&failure)),
+        Ok(failure.clone())
+    );
+    // However it was made: what was asked for, and is repeated, has any length.
+    let made = Failure {
+        code: failure.code,
+        message: "\u{fc}".repeat(100_000),
+        retry: false,
+    };
+    assert_eq!(decode::<Failure>("Failed", &encode(&made)), Ok(failure));
 }
