@@ -352,8 +352,8 @@ async fn docker_a_client_that_leaves_stops_the_build() {
             }
             panic!("it ended: {:?}", ending::<Built>(&operation).await);
         };
-        // What it prints is there once it runs.
         timeout(SOON, begun).await.unwrap();
+        assert!(running(&mark).await);
         drop((progress, operation));
         gone(&rig.engine, &mark).await;
     }
