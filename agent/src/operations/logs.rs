@@ -322,29 +322,22 @@ impl Log<'_> {
             ..Part::default()
         };
         let mut stream = self.open(peek).await?;
-        let mut met = None;
-        let mut in_tail = 0;
-        while let Some(Piece::Record(record)) = stream.next().await? {
-            let sight = record.sight();
-            match &met {
-                None => met = Some(sight),
-                Some(met) if same(met, &sight) => in_tail += 1,
-                Some(_) => break,
-            }
-        }
-        let Some(met) = met.filter(|_| in_tail > 0) else {
+        let Some(Piece::Record(record)) = stream.next().await? else {
             return Ok(None);
         };
+        let met = record.sight();
+        match stream.next().await? {
+            Some(Piece::Record(first)) if same(&met, &first.sight()) => {}
+            _ => return Ok(None),
+        }
+        let in_tail = 1 + count_same(&mut stream, &met).await?;
+        // To no certain time: the daemon ends such a reading at the first record that is later, and
+        // one of the other output may stand before these.
         let then = Part {
             since_ns: Some(met.time_ns),
-            until_ns: Some(met.time_ns),
             ..Part::default()
         };
-        let mut stream = self.open(then).await?;
-        let mut all = 0_u64;
-        while let Some(Piece::Record(record)) = stream.next().await? {
-            all += u64::from(same(&met, &record.sight()));
-        }
+        let all = count_same(&mut self.open(then).await?, &met).await?;
         Ok(Some((met, all.saturating_sub(in_tail))))
     }
 
@@ -795,6 +788,20 @@ impl Log<'_> {
 
 fn same(one: &Sight, other: &Sight) -> bool {
     (one.output, one.time_ns) == (other.output, other.time_ns)
+}
+
+/// How many of a reading's records have the output and the time of this one. No other follows the
+/// first that is of that output and later.
+async fn count_same(stream: &mut LogStream, one: &Sight) -> Result<u64, StreamError> {
+    let mut count = 0;
+    while let Some(Piece::Record(record)) = stream.next().await? {
+        let sight = record.sight();
+        if sight.output == one.output && sight.time_ns > one.time_ns {
+            break;
+        }
+        count += u64::from(same(one, &sight));
+    }
+    Ok(count)
 }
 
 /// When a rotating log was looked at last, and how long that took.
