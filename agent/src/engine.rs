@@ -27,7 +27,7 @@ pub(crate) mod registry;
 mod request;
 mod stats;
 pub(crate) mod stream;
-mod time;
+pub(crate) mod time;
 mod volumes;
 
 use std::fmt;

@@ -6,7 +6,8 @@ use bytes::{Buf as _, BytesMut};
 use serde::Deserialize;
 
 use super::Engine;
-use super::stream::{Body, StreamError, query_time};
+use super::stream::{Body, StreamError};
+use super::time::query_time;
 use crate::journal::{Event, State};
 
 /// The most bytes of one event: the labels of a container are all in it.

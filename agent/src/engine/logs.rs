@@ -11,7 +11,8 @@ use hub_protocol::kind::records::Output;
 use serde::Deserialize;
 
 use super::Engine;
-use super::stream::{Body, StreamError, nanoseconds, query_time};
+use super::stream::{Body, StreamError};
+use super::time::{nanoseconds, query_time};
 
 /// The most bytes of one record. The daemon cuts lines at 16 KiB; other drivers than its own may
 /// keep longer ones.

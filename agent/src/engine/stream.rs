@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::time::nanoseconds;
 use super::{Engine, REQUEST_TIMEOUT};
 
 /// The most bytes of an answer that is read whole: the list of ten thousand containers has some 20
@@ -143,98 +144,5 @@ fn message(answer: &[u8]) -> String {
     match serde_json::from_slice::<Answer>(answer) {
         Ok(answer) => answer.message,
         Err(_) => String::from_utf8_lossy(answer).trim().to_owned(),
-    }
-}
-
-/// A time as the daemon's queries take it.
-pub(crate) fn query_time(ns: i64) -> String {
-    let ns = ns.max(0);
-    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
-}
-
-/// Nanoseconds since 1970 UTC of an RFC 3339 time; `None` for anything else, and for times that
-/// nanoseconds in 64 bits don't reach.
-pub(crate) fn nanoseconds(text: &str) -> Option<i64> {
-    let bytes = text.as_bytes();
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = bytes.get(from..to)?;
-        digits.iter().try_fold(0, |number, digit| {
-            digit
-                .is_ascii_digit()
-                .then(|| number * 10 + i64::from(digit - b'0'))
-        })
-    };
-    let mark = |at: usize, marks: &[u8]| bytes.get(at).is_some_and(|byte| marks.contains(byte));
-    let marks = mark(4, b"-") && mark(7, b"-") && mark(10, b"Tt") && mark(13, b":");
-    if !marks || !mark(16, b":") {
-        return None;
-    }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let mut at = 19;
-    let mut fraction = 0;
-    if mark(at, b".") {
-        at += 1;
-        let mut unit = 100_000_000;
-        while let Some(digit) = number(at, at + 1) {
-            fraction += digit * unit;
-            unit /= 10;
-            at += 1;
-        }
-    }
-    let offset = match bytes.get(at)? {
-        b'Z' | b'z' if bytes.len() == at + 1 => 0,
-        sign @ (b'+' | b'-') if bytes.len() == at + 6 && mark(at + 3, b":") => {
-            let offset = number(at + 1, at + 3)? * 3600 + number(at + 4, at + 6)? * 60;
-            if *sign == b'+' { offset } else { -offset }
-        }
-        _ => return None,
-    };
-    // Years are counted from March: a leap day is then the last of its year.
-    let (year, month) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
-    };
-    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let days = year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468;
-    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second - offset;
-    seconds.checked_mul(1_000_000_000)?.checked_add(fraction)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_count_nanoseconds_from_1970() {
-        for (text, expected) in [
-            ("1970-01-01T00:00:00Z", 0),
-            ("1970-01-01T00:00:00.000000001Z", 1),
-            ("2000-02-29T12:00:00Z", 951_825_600_000_000_000),
-            ("2024-12-31T23:59:59.999999999Z", 1_735_689_599_999_999_999),
-            ("2019-01-01T00:00:00.5+05:30", 1_546_281_000_500_000_000),
-            ("2019-01-01T00:00:00.25-07:00", 1_546_326_000_250_000_000),
-            ("1969-12-31T23:59:59.5Z", -500_000_000),
-        ] {
-            assert_eq!(nanoseconds(text), Some(expected), "{text}");
-        }
-        for bad in [
-            "",
-            "x",
-            "2024-13-01T00:00:00Z",
-            "2024-01-01",
-            "2024-01-01T00:00:00",
-            "2024-01-01T00:00:00Zx",
-            "2024-01-01T00:00:00ä+1:00",
-            "9999-01-01T00:00:00Z",
-        ] {
-            assert_eq!(nanoseconds(bad), None, "{bad}");
-        }
-        assert_eq!(query_time(1_500_000_000), "1.500000000");
-        assert_eq!(query_time(-5), "0.000000000");
     }
 }

@@ -316,7 +316,7 @@ async fn told_apart(driver: &str, end: &[u8]) {
     let LogRecord::Line { time, .. } = &all[10] else {
         panic!()
     };
-    let from = crate::engine::stream::nanoseconds(time);
+    let from = crate::engine::time::nanoseconds(time);
     let since = Logs {
         since_ns: from,
         until_ns: from,
