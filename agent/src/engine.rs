@@ -19,7 +19,7 @@ pub(crate) mod events;
 pub(crate) mod fake;
 mod images;
 pub(crate) mod logs;
-mod names;
+pub(crate) mod names;
 mod networks;
 mod raw;
 #[cfg(test)]
@@ -50,7 +50,6 @@ use tokio::time::timeout;
 
 pub use self::create::Prepared;
 pub(crate) use self::images::archive_failure;
-pub(crate) use self::names::is_container_name;
 
 /// Where the daemon listens unless `DOCKER_HOST` says otherwise.
 const DEFAULT_SOCKET: &str = "/var/run/docker.sock";

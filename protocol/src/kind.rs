@@ -274,6 +274,13 @@ impl Failure {
     }
 }
 
+/// What can't be read makes no sense: the same bytes can't be read again.
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Self {
+        Self::new(FailureCode::INVALID, error.to_string())
+    }
+}
+
 /// A kind of reason. A number keeps its meaning for ever; an unknown one is shown as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -240,18 +240,6 @@ fn limits(wishes: &Resources, now: &HostConfig) -> Result<Option<Limits>, Failur
     Ok((limits != nothing).then_some(limits))
 }
 
-/// A name without the slash that Docker writes before it.
-pub(super) fn bare(name: &str) -> &str {
-    name.strip_prefix('/').unwrap_or(name)
-}
-
-/// A container's own name: a link gives it more, with a further slash in them.
-fn own_name(names: &[String]) -> String {
-    let mut bare = names.iter().map(|name| bare(name));
-    let own = bare.find(|name| !name.contains('/'));
-    own.unwrap_or_default().to_owned()
-}
-
 pub(super) fn sorted(map: Option<HashMap<String, String>>) -> BTreeMap<String, String> {
     map.into_iter().flatten().collect()
 }
@@ -290,7 +278,7 @@ fn container(found: ContainerInspectResponse) -> Container {
     };
     let networks = settings.networks.into_iter().flatten();
     Container {
-        name: bare(&found.name.unwrap_or_default()).to_owned(),
+        name: names::bare(&found.name.unwrap_or_default()).to_owned(),
         image: config.image.unwrap_or_default(),
         image_id: found.image.unwrap_or_default(),
         created: found.created.unwrap_or_default(),
@@ -414,7 +402,9 @@ fn summary(found: ContainerSummary) -> Summary {
     sort(&mut ports);
     Summary {
         id: found.id.unwrap_or_default(),
-        name: own_name(&found.names.unwrap_or_default()),
+        name: names::own(&found.names.unwrap_or_default())
+            .unwrap_or_default()
+            .to_owned(),
         image: found.image.unwrap_or_default(),
         state: found
             .state
@@ -559,12 +549,5 @@ mod unit_tests {
         assert_eq!(state(false, "2024-01-01T00:00:00Z"), Some(3));
         assert_eq!(state(true, "2024-01-01T00:00:00Z"), None);
         assert_eq!(state(false, "0001-01-01T00:00:00Z"), None);
-    }
-
-    #[test]
-    fn a_linked_container_keeps_its_own_name() {
-        let names = ["/other/alias", "/web"].map(Into::into);
-        assert_eq!(own_name(&names), "web");
-        assert_eq!(own_name(&[]), "");
     }
 }

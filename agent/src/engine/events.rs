@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use bytes::{Buf as _, BytesMut};
 use serde::Deserialize;
 
-use super::Engine;
 use super::stream::{Body, StreamError};
 use super::time::query_time;
+use super::{Engine, names};
 use crate::journal::{Event, State};
 
 /// The most bytes of one event: the labels of a container are all in it.
@@ -124,16 +124,13 @@ impl Engine {
             labels: Option<BTreeMap<String, String>>,
         }
         let found: Vec<Summary> = self.get_json("/containers/json?all=1").await?;
-        let own_name = |names: Vec<String>| {
-            // A link gives a container more names, with a further slash in them.
-            let mut own = names.iter().filter_map(|name| name.strip_prefix('/'));
-            own.find(|name| !name.contains('/')).map(str::to_owned)
-        };
         Ok(found
             .into_iter()
             .map(|summary| State {
                 id: summary.id,
-                name: own_name(summary.names.unwrap_or_default()).unwrap_or_default(),
+                name: names::own(&summary.names.unwrap_or_default())
+                    .unwrap_or_default()
+                    .to_owned(),
                 state: summary.state,
                 image: summary.image,
                 labels: summary.labels.unwrap_or_default(),

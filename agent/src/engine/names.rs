@@ -10,10 +10,22 @@ pub(crate) fn is_container_name(name: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
+/// A name without the slash that Docker writes before it.
+pub(crate) fn bare(name: &str) -> &str {
+    name.strip_prefix('/').unwrap_or(name)
+}
+
+/// A container's own name among those that a list has of it: a link gives it more, with a further
+/// slash in them.
+pub(crate) fn own(names: &[String]) -> Option<&str> {
+    let mut names = names.iter().map(|name| bare(name));
+    names.find(|name| !name.contains('/'))
+}
+
 /// A container's name or id for a URL; `None` where there can be no such container. Docker itself
 /// writes a slash before names.
 pub(crate) fn container(name: &str) -> Option<&str> {
-    let name = name.strip_prefix('/').unwrap_or(name);
+    let name = bare(name);
     is_container_name(name).then_some(name)
 }
 
@@ -128,6 +140,13 @@ mod tests {
         ] {
             assert_eq!(image(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_linked_container_keeps_its_own_name() {
+        let names = ["/other/alias", "/web"].map(Into::into);
+        assert_eq!(own(&names), Some("web"));
+        assert_eq!(own(&[]), None);
     }
 
     #[test]

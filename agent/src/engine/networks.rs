@@ -18,8 +18,9 @@ use hub_protocol::kind::call::network::{Connect, Disconnect, Ensure, List, Netwo
 use hub_protocol::kind::{Failure, FailureCode};
 use serde::Serialize;
 
-use super::containers::{bare, sorted};
+use super::containers::sorted;
 use super::error::{self, failure};
+use super::names::bare;
 use super::{Calls, find, look, names};
 
 /// Networks that are Docker's own: it neither makes nor removes them.

@@ -8,8 +8,8 @@ use hub_protocol::kind::call::container::State;
 use hub_protocol::kind::call::stats::{Get, Stats};
 use hub_protocol::kind::{Failure, FailureCode};
 
-use super::containers::bare;
 use super::error::failure;
+use super::names::bare;
 use super::time::is_never;
 use super::{Calls, find, names};
 

@@ -13,10 +13,11 @@
 use bytes::Bytes;
 use hub_protocol::kind::build::{Build, Built, CONTEXT, IMAGE, PROGRESS};
 use hub_protocol::kind::transfer::Ending;
-use hub_protocol::kind::{self, Failure, FailureCode};
+use hub_protocol::kind::{self, Failure};
 use hub_quic::operation::Operation;
 
 use super::copy::carry_tar;
+use super::no_engine;
 use crate::engine::Engine;
 use crate::engine::build::{self, Builder};
 
@@ -37,10 +38,7 @@ async fn choose<'a>(
     build: &Build,
     engine: Option<&'a Engine>,
 ) -> Result<(&'a Engine, Builder), Failure> {
-    let engine = engine.ok_or_else(|| {
-        let why = "this node has no Docker daemon, and so nothing that builds images";
-        Failure::new(FailureCode::UNSUPPORTED, why)
-    })?;
+    let engine = engine.ok_or_else(|| no_engine("builds of images"))?;
     build::check(build)?;
     Ok((engine, Builder::of(engine).await?))
 }

@@ -19,7 +19,7 @@ use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::Operation;
 use serde::Serialize;
 
-use super::{Tools, invalid};
+use super::{Tools, no_engine};
 use crate::engine::Calls;
 use crate::policy::Subject;
 
@@ -31,7 +31,7 @@ pub async fn run(operation: Operation, open: call::Open, tools: &Tools) {
                 $($method => match open.params::<call::$module::$params>() {
                     // Boxed, so that each call takes only the memory that it needs.
                     Ok(params) => Box::pin(dispatch!(@work $module $name params)).await,
-                    Err(error) => operation.fail(&invalid(&error)),
+                    Err(error) => operation.fail(&error.into()),
                 },)*
                 method => operation.fail(&unknown(method)),
             }
@@ -85,14 +85,6 @@ fn unknown(method: &str) -> Failure {
     Failure::new(FailureCode::UNSUPPORTED, message)
 }
 
-/// What a node says that has no container engine.
-pub(super) fn no_engine(what: &str) -> Failure {
-    let message = format!(
-        "this node cannot do {what}: it has no container engine, its agent runs plain processes"
-    );
-    Failure::new(FailureCode::UNSUPPORTED, message)
-}
-
 /// Says how far something is. Without room it is left out: the next says more.
 fn report(operation: &Operation, progress: &Progress) {
     // An operation that has ended stops the work anyway.
@@ -104,11 +96,7 @@ type Outcome = Option<Result<(), Failure>>;
 
 fn finish(operation: Operation, outcome: Outcome) {
     if let Some(outcome) = outcome {
-        let ending = match outcome {
-            Ok(()) => Ending::Complete(()),
-            Err(failure) => Ending::Failed(failure),
-        };
-        operation.finish(kind::encode(&ending));
+        operation.finish(kind::encode(&Ending::from(outcome)));
     }
 }
 

@@ -15,6 +15,7 @@ use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::{Operation, Sender};
 use hyper::body::Incoming;
 
+use super::no_engine;
 use crate::engine::{Engine, archive};
 
 /// Zero bytes at the end of a tar archive.
@@ -23,7 +24,7 @@ const TAR_END: usize = 1024;
 /// Carries an archive out of a container.
 pub async fn run_out(operation: Operation, copy: CopyOut, engine: Option<&Engine>) {
     let Some(engine) = engine else {
-        return operation.fail(&no_engine());
+        return operation.fail(&no_engine("copies from or to containers"));
     };
     let carried = archive::read(engine, &copy, async |stat, body| {
         operation.accept(kind::to_json(&stat));
@@ -43,7 +44,7 @@ pub async fn run_out(operation: Operation, copy: CopyOut, engine: Option<&Engine
 /// Carries an archive into a container.
 pub async fn run_in(operation: Operation, copy: CopyIn, engine: Option<&Engine>) {
     let Some(engine) = engine else {
-        return operation.fail(&no_engine());
+        return operation.fail(&no_engine("copies from or to containers"));
     };
     let checked = tokio::select! {
         biased;
@@ -63,18 +64,7 @@ pub async fn run_in(operation: Operation, copy: CopyIn, engine: Option<&Engine>)
 }
 
 fn finish(operation: Operation, carried: Result<(), Failure>) {
-    let ending = match carried {
-        Ok(()) => Ending::Complete(()),
-        Err(failure) => Ending::Failed(failure),
-    };
-    operation.finish(kind::encode(&ending));
-}
-
-fn no_engine() -> Failure {
-    Failure::new(
-        FailureCode::UNSUPPORTED,
-        "this node has no Docker daemon, and so no containers to copy from or to",
-    )
+    operation.finish(kind::encode(&Ending::from(carried)));
 }
 
 /// Carries a tar archive that the daemon gives.

@@ -22,7 +22,7 @@ use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::{Operation, Sender};
 use tokio::time::{Duration, sleep};
 
-use super::Tools;
+use super::{Tools, no_engine};
 use crate::engine::Engine;
 use crate::journal::{BadCursor, Cursor, Filter, Item, Journal, Reader, Start, State};
 use crate::policy::{Policy, Subject};
@@ -42,8 +42,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
 /// Carries out one watch.
 pub async fn run(operation: Operation, open: Events, tools: &Tools) {
     let (Some(engine), Some(journal)) = (&tools.engine, &tools.journal) else {
-        let why = "this node has no Docker daemon whose events could be watched";
-        return operation.fail(&Failure::new(FailureCode::UNSUPPORTED, why));
+        return operation.fail(&no_engine("watches of events"));
     };
     let until_ns = open.until_ns;
     let (start, filter) = match begin(open) {

@@ -40,9 +40,10 @@ use hub_quic::operation::{Operation, Sender};
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use self::position::{Position, Reading, Sight, Verdict};
+use super::no_engine;
 use crate::engine::logs::{Keeping, LogFacts, LogStream, Part, Piece, Record};
 use crate::engine::stream::StreamError;
-use crate::engine::{Engine, is_container_name};
+use crate::engine::{Engine, names};
 
 /// How a log that rotates is looked at.
 mod pace {
@@ -81,8 +82,7 @@ const ROTATED: &str = "the daemon has thrown away the lines behind the last one 
 /// Carries out one reading.
 pub async fn run(operation: Operation, open: Logs, engine: Option<&Engine>) {
     let Some(engine) = engine else {
-        let why = "this node has no Docker daemon whose containers had logs";
-        return operation.fail(&Failure::new(FailureCode::UNSUPPORTED, why));
+        return operation.fail(&no_engine("logs of containers"));
     };
     let begun = tokio::select! {
         biased;
@@ -149,7 +149,7 @@ async fn begin(
 ) -> Result<(Log<'_>, LogStream), Failure> {
     let invalid = |why: &str| Failure::new(FailureCode::INVALID, why);
     let name = request.container.trim_start_matches('/').to_owned();
-    if !is_container_name(&name) {
+    if !names::is_container_name(&name) {
         let why = format!("no container can have the name {:?}", request.container);
         return Err(Failure::new(FailureCode::NO_SUCH_CONTAINER, why));
     }

@@ -22,8 +22,7 @@ pub mod transfer;
 use std::sync::Arc;
 
 use hub_protocol::frame::RawFrame;
-use hub_protocol::kind::transfer::DockerSocket;
-use hub_protocol::kind::{BodyError, Failure, FailureCode, OperationKind, Request};
+use hub_protocol::kind::{Failure, FailureCode, OperationKind, Request};
 use hub_quic::operation::Operation;
 
 use crate::engine::Engine;
@@ -68,67 +67,106 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
         Ok(body) => open.payload = body,
         Err(failure) => return operation.fail(&failure),
     }
+    let engine = tools.engine.as_ref();
+    let body = &open.payload;
     match operation.kind() {
-        OperationKind::Exec => match Request::from_body(&open.payload) {
-            Ok(open) => {
+        OperationKind::Exec => {
+            opened(operation, body, |operation, open| {
                 let Tools {
                     kept, lingering, ..
                 } = &tools;
-                exec::run(operation, open, &*tools.runtime, kept, lingering).await;
-            }
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Attach => match Request::from_body(&open.payload) {
-            Ok(open) => attach::run(operation, open, &tools.kept).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Http => match Request::from_body(&open.payload) {
-            Ok(open) => http::run(operation, open, &tools.targets, &tools.connections).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Build => match Request::from_body(&open.payload) {
-            Ok(open) => build::run(operation, open, tools.engine.as_ref()).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::CopyOut => match Request::from_body(&open.payload) {
-            Ok(open) => copy::run_out(operation, open, tools.engine.as_ref()).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::CopyIn => match Request::from_body(&open.payload) {
-            Ok(open) => copy::run_in(operation, open, tools.engine.as_ref()).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::DockerSocket => match Request::from_body(&open.payload) {
-            Ok(DockerSocket {}) => socket::run(operation, tools.engine.as_ref()).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Call => match Request::from_body(&open.payload) {
-            Ok(open) => call::run(operation, open, &tools).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Stats => match Request::from_body(&open.payload) {
-            Ok(open) => stats::run(operation, open, &tools).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Save => match Request::from_body(&open.payload) {
-            Ok(open) => transfer::save(operation, open, &tools).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Load => match Request::from_body(&open.payload) {
-            Ok(open) => transfer::load(operation, open, &tools).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Logs => match Request::from_body(&open.payload) {
-            Ok(open) => logs::run(operation, open, tools.engine.as_ref()).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
-        OperationKind::Events => match Request::from_body(&open.payload) {
-            Ok(open) => events::run(operation, open, &tools).await,
-            Err(error) => operation.fail(&invalid(&error)),
-        },
+                exec::run(operation, open, &*tools.runtime, kept, lingering)
+            })
+            .await;
+        }
+        OperationKind::Attach => {
+            let run = |operation, open| attach::run(operation, open, &tools.kept);
+            opened(operation, body, run).await;
+        }
+        OperationKind::Http => {
+            let (targets, connections) = (&tools.targets, &tools.connections);
+            let run = |operation, open| http::run(operation, open, targets, connections);
+            opened(operation, body, run).await;
+        }
+        OperationKind::Call => {
+            opened(operation, body, |operation, open| {
+                call::run(operation, open, &tools)
+            })
+            .await;
+        }
+        OperationKind::Build => {
+            opened(operation, body, |operation, open| {
+                build::run(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::Logs => {
+            opened(operation, body, |operation, open| {
+                logs::run(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::Events => {
+            opened(operation, body, |operation, open| {
+                events::run(operation, open, &tools)
+            })
+            .await;
+        }
+        OperationKind::Stats => {
+            opened(operation, body, |operation, open| {
+                stats::run(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::CopyOut => {
+            opened(operation, body, |operation, open| {
+                copy::run_out(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::CopyIn => {
+            opened(operation, body, |operation, open| {
+                copy::run_in(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::Save => {
+            opened(operation, body, |operation, open| {
+                transfer::save(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::Load => {
+            opened(operation, body, |operation, open| {
+                transfer::load(operation, open, engine)
+            })
+            .await;
+        }
+        OperationKind::DockerSocket => {
+            opened(operation, body, |operation, open| {
+                socket::run(operation, open, engine)
+            })
+            .await;
+        }
     }
 }
 
-fn invalid(error: &BodyError) -> Failure {
-    Failure::new(FailureCode::INVALID, error.to_string())
+/// Carries out an operation whose `Open` can be read.
+async fn opened<R: Request, F: Future<Output = ()>>(
+    operation: Operation,
+    body: &[u8],
+    run: impl FnOnce(Operation, R) -> F,
+) {
+    match R::from_body(body) {
+        Ok(open) => run(operation, open).await,
+        Err(error) => operation.fail(&error.into()),
+    }
+}
+
+/// What a node says that has no container engine.
+fn no_engine(what: &str) -> Failure {
+    let message = format!(
+        "this node cannot do {what}: it has no container engine, its agent runs plain processes"
+    );
+    Failure::new(FailureCode::UNSUPPORTED, message)
 }

@@ -10,20 +10,18 @@
 //! [policy](crate::policy) opens the socket; nothing that a hub sends can.
 
 use bytes::Bytes;
-use hub_protocol::kind::transfer::{Ending, IN, OUT};
+use hub_protocol::kind::transfer::{DockerSocket, Ending, IN, OUT};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::Operation;
 
 use super::http::tunnel;
+use super::no_engine;
 use crate::engine::Engine;
 
 /// Carries one connection. It is closed when the operation ends early.
-pub async fn run(operation: Operation, engine: Option<&Engine>) {
+pub async fn run(operation: Operation, DockerSocket {}: DockerSocket, engine: Option<&Engine>) {
     let Some(engine) = engine else {
-        return operation.fail(&Failure::new(
-            FailureCode::UNSUPPORTED,
-            "this node has no Docker daemon, and so no socket of one",
-        ));
+        return operation.fail(&no_engine("connections to a Docker socket"));
     };
     let socket = match engine.dial().await {
         Ok(socket) => socket,

@@ -7,12 +7,12 @@ use hub_protocol::kind::records::FollowStats;
 use hub_protocol::kind::transfer::{Ending, OUT};
 use hub_quic::operation::Operation;
 
-use super::Tools;
-use super::call::no_engine;
+use super::no_engine;
+use crate::engine::Engine;
 
 /// Carries out one watch.
-pub async fn run(operation: Operation, open: FollowStats, tools: &Tools) {
-    let Some(engine) = &tools.engine else {
+pub async fn run(operation: Operation, open: FollowStats, engine: Option<&Engine>) {
+    let Some(engine) = engine else {
         return operation.fail(&no_engine("statistics of containers"));
     };
     let calls = engine.calls(&|_| ());

@@ -11,13 +11,12 @@ use hub_protocol::kind::transfer::{Ending, IN, Load, OUT, Save};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_quic::operation::Operation;
 
-use super::Tools;
-use super::call::no_engine;
+use super::no_engine;
 use crate::engine::{Engine, archive_failure};
 
 /// Gives images as an archive.
-pub async fn save(operation: Operation, open: Save, tools: &Tools) {
-    let Some(engine) = &tools.engine else {
+pub async fn save(operation: Operation, open: Save, engine: Option<&Engine>) {
+    let Some(engine) = engine else {
         return operation.fail(&no_engine("archives of images"));
     };
     // Known before the first byte: the daemon begins the archive and breaks it off.
@@ -111,8 +110,8 @@ impl TarEnd {
 }
 
 /// Takes the images of an archive.
-pub async fn load(operation: Operation, _: Load, tools: &Tools) {
-    let Some(engine) = &tools.engine else {
+pub async fn load(operation: Operation, _: Load, engine: Option<&Engine>) {
+    let Some(engine) = engine else {
         return operation.fail(&no_engine("archives of images"));
     };
     operation.accept(Bytes::new());
@@ -123,11 +122,7 @@ pub async fn load(operation: Operation, _: Load, tools: &Tools) {
         _ = operation.ended() => return,
         loaded = calls.images_load(operation.receiver(IN)) => loaded,
     };
-    let ending = match loaded {
-        Ok(loaded) => Ending::Complete(loaded),
-        Err(failure) => Ending::Failed(failure),
-    };
-    operation.finish(kind::encode(&ending));
+    operation.finish(kind::encode(&Ending::from(loaded)));
 }
 
 #[cfg(test)]

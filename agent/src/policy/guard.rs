@@ -17,11 +17,11 @@ use hub_protocol::kind::call::network::{Connect, Remove};
 use hub_protocol::kind::call::{self, Call};
 use hub_protocol::kind::records::{FollowStats, Logs};
 use hub_protocol::kind::transfer::{CopyIn, CopyOut};
-use hub_protocol::kind::{self, BodyError, Failure, FailureCode, OperationKind, Request, exec};
+use hub_protocol::kind::{self, Failure, FailureCode, OperationKind, Request, exec};
 use tokio::time::timeout;
 
 use super::{HOST, JOINS, Peer, Policy, Subject, bind, binds};
-use crate::engine::Engine;
+use crate::engine::{Engine, names};
 
 /// How long the daemon may take to say what a container or a network is.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,12 +86,15 @@ impl Guard<'_> {
     }
 
     async fn exec(&self, body: &Bytes) -> Result<Bytes, Failure> {
-        let mut open = exec::Open::from_body(body).map_err(|error| invalid(&error))?;
-        match &mut open.container {
-            None => self.may(self.policy.check_host_exec())?,
-            Some(_) if !self.policy.chooses_containers() => {}
-            Some(container) => *container = self.there(container).await?,
+        let mut open = exec::Open::from_body(body)?;
+        let Some(container) = &mut open.container else {
+            self.may(self.policy.check_host_exec())?;
+            return Ok(body.clone());
+        };
+        if !self.policy.chooses_containers() {
+            return Ok(body.clone());
         }
+        *container = self.there(container).await?;
         Ok(open.to_body())
     }
 
@@ -104,24 +107,22 @@ impl Guard<'_> {
         if !self.policy.chooses_containers() {
             return Ok(body.clone());
         }
-        let mut request = R::from_body(body).map_err(|error| invalid(&error))?;
+        let mut request = R::from_body(body)?;
         let name = container(&mut request);
         *name = self.there(name).await?;
         Ok(request.to_body())
     }
 
     async fn call(&self, body: &Bytes) -> Result<Bytes, Failure> {
-        let mut open = call::Open::from_body(body).map_err(|error| invalid(&error))?;
+        let mut open = call::Open::from_body(body)?;
         self.may(self.policy.check_operation(&open.method))?;
         if open.method == Create::METHOD {
-            let create = self
-                .create(open.params().map_err(|error| invalid(&error))?)
-                .await?;
+            let create = self.create(open.params()?).await?;
             open.params = kind::to_json(&create);
             return Ok(open.to_body());
         }
         if open.method == Connect::METHOD {
-            let connect: Connect = open.params().map_err(|error| invalid(&error))?;
+            let connect: Connect = open.params()?;
             if self.is_host(&connect.network).await? {
                 self.may(self.policy.check_host_network())?;
             }
@@ -130,7 +131,7 @@ impl Guard<'_> {
             return Ok(body.clone());
         }
         if open.method == Remove::METHOD {
-            let remove: Remove = open.params().map_err(|error| invalid(&error))?;
+            let remove: Remove = open.params()?;
             self.detaches(&remove).await?;
         }
         // Whatever names a container has it under one name.
@@ -181,7 +182,7 @@ impl Guard<'_> {
     }
 
     async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Failure> {
-        match (self.engine, path_part(name)) {
+        match (self.engine, names::container(name)) {
             (Some(engine), Some(name)) => look(engine.docker().inspect_container(name, None)).await,
             // Without an engine there are no containers; without such a name there is none of it.
             _ => Ok(None),
@@ -295,7 +296,7 @@ impl Guard<'_> {
         if self.policy.host_network || self.policy.everything {
             return Ok(false);
         }
-        match (self.engine, name, path_part(name)) {
+        match (self.engine, name, names::container(name)) {
             (_, HOST, _) => Ok(true),
             (_, "" | "default" | "bridge" | "none", _) | (None, ..) | (.., None) => Ok(false),
             (Some(engine), _, Some(name)) => {
@@ -317,24 +318,9 @@ impl Guard<'_> {
     }
 }
 
-fn invalid(error: &BodyError) -> Failure {
-    Failure::new(FailureCode::INVALID, error.to_string())
-}
-
-/// A name as it goes into the path of a request: one that could mean anything else there is none.
-fn path_part(name: &str) -> Option<&str> {
-    let name = name.strip_prefix('/').unwrap_or(name);
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-    let first = name
-        .chars()
-        .next()
-        .is_some_and(|c| c.is_ascii_alphanumeric());
-    (first && name.chars().all(plain)).then_some(name)
-}
-
 fn name_of(container: &ContainerInspectResponse) -> String {
     let name = container.name.as_deref().unwrap_or_default();
-    name.strip_prefix('/').unwrap_or(name).to_owned()
+    names::bare(name).to_owned()
 }
 
 fn labels_of(container: &ContainerInspectResponse) -> BTreeMap<String, String> {

@@ -60,7 +60,7 @@ use super::leftovers;
 use super::{
     ByteSink, Container, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, ProcessHandle, Runtime,
 };
-use crate::engine::{Engine, is_container_name};
+use crate::engine::{Engine, names};
 
 /// How long the daemon may take to say that it is there.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -135,9 +135,7 @@ impl DockerRuntime {
             .into_iter()
             .filter_map(|summary| {
                 let names = summary.names.unwrap_or_default();
-                // A link gives a container more names, with a further slash in them.
-                let mut own = names.iter().filter_map(|name| name.strip_prefix('/'));
-                let name = own.find(|name| !name.contains('/'))?.to_owned();
+                let name = names::own(&names)?.to_owned();
                 Some(Container {
                     name,
                     id: summary.id?,
@@ -157,10 +155,9 @@ impl DockerRuntime {
                     .into(),
             });
         };
-        let name = name.strip_prefix('/').unwrap_or(name);
-        if !is_container_name(name) {
-            return Err(self.no_such_container(name).await);
-        }
+        let Some(name) = names::container(name) else {
+            return Err(self.no_such_container(names::bare(name)).await);
+        };
         let opened = match spec.tty {
             Some(size) if !terminal::takes_size(terminal::version(&self.engine)) => {
                 self.open_gated(&spec, name, size).await?

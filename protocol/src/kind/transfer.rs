@@ -46,6 +46,15 @@ pub enum Ending<T> {
     Failed(Failure),
 }
 
+impl<T> From<Result<T, Failure>> for Ending<T> {
+    fn from(result: Result<T, Failure>) -> Self {
+        match result {
+            Ok(done) => Self::Complete(done),
+            Err(failure) => Self::Failed(failure),
+        }
+    }
+}
+
 /// Gives a tar archive of a path in a container. `Accepted` carries [`PathStat`] as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -13,6 +13,7 @@ use bollard::query_parameters::{
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use hub_protocol::kind::FailureCode;
 use hub_protocol::kind::Request as _;
 use hub_protocol::kind::build::Progress;
 use hub_quic::operation::Receiver;
