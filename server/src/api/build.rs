@@ -7,7 +7,6 @@ use bytes::Bytes;
 use hub_protocol::NodeName;
 use hub_protocol::kind;
 use hub_protocol::kind::build::{Build, Built};
-use hub_protocol::kind::transfer::Ending;
 use hub_quic::operation::Ended;
 use tracing::Instrument as _;
 
@@ -66,13 +65,6 @@ struct Building {
     node: NodeName,
 }
 
-impl Building {
-    fn failed(&self, kind: Kind, detail: String) -> Finish {
-        let problem = Problem::new(kind, detail).node(self.node.to_string());
-        Finish::Failed(Box::new(problem.operation("build")))
-    }
-}
-
 impl Carried for Building {
     type Word = Finish;
 
@@ -82,29 +74,17 @@ impl Carried for Building {
 
     fn word(&self, done: Result<Bytes, Ended>) -> Finish {
         let node = &self.node;
-        let unknown = |why: &dyn std::fmt::Display| {
-            let detail = format!("node {node}: what came of the build is unknown: {why}");
-            self.failed(Kind::OutcomeUnknown, detail)
-        };
-        match done {
-            Ok(body) => match kind::decode::<Ending<Built>>("Done", &body) {
-                Ok(Ending::Complete(built)) => Finish::Complete {
-                    image: Some(built.image),
-                },
-                Ok(Ending::Failed(failure)) => {
-                    let problem = Problem::failure(node, &failure).operation("build");
-                    Finish::Failed(Box::new(problem))
-                }
-                Err(error) => unknown(&error),
-            },
-            Err(ended) => unknown(&ended),
-        }
+        let image = |built: Built| Some(built.image);
+        Finish::of(node, "build", done, image, |why| {
+            format!("node {node}: what came of the build is unknown: {why}")
+        })
     }
 
     fn cut(&self) -> Finish {
         let node = &self.node;
         let detail = format!("node {node}: the hub is stopping; the build is told to stop");
-        self.failed(Kind::OutcomeUnknown, detail)
+        let problem = Problem::new(Kind::OutcomeUnknown, detail).node(node.to_string());
+        Finish::Failed(Box::new(problem.operation("build")))
     }
 
     fn abandoned(&self) -> &'static str {
@@ -116,6 +96,7 @@ impl Carried for Building {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use hub_protocol::kind::transfer::Ending;
     use hub_protocol::kind::{Failure, FailureCode};
 
     use super::*;

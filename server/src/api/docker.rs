@@ -5,14 +5,13 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use bytes::Bytes;
 use hub_protocol::NodeName;
-use hub_protocol::kind;
-use hub_protocol::kind::transfer::{DockerSocket, Ending};
+use hub_protocol::kind::transfer::DockerSocket;
 use hub_quic::operation::Ended;
 use tracing::Instrument as _;
 
 use super::Api;
 use super::channel::Finish;
-use super::problem::{Kind, Problem};
+use super::problem::Problem;
 use super::query::Query;
 use super::socket::{Carried, Upgrade};
 use crate::hub::Begun;
@@ -65,22 +64,13 @@ impl Carried for Connection {
 
     fn word(&self, done: Result<Bytes, Ended>) -> Finish {
         let node = &self.node;
-        let broke = |why: &dyn std::fmt::Display| {
-            let detail = format!("node {node}: the connection to the Docker socket broke: {why}");
-            let problem = Problem::new(Kind::OutcomeUnknown, detail).node(node.to_string());
-            Finish::Failed(Box::new(problem.operation("docker")))
-        };
-        match done {
-            Ok(body) => match kind::decode::<Ending<()>>("Done", &body) {
-                Ok(Ending::Complete(())) => Finish::Complete { image: None },
-                Ok(Ending::Failed(failure)) => {
-                    let problem = Problem::failure(node, &failure).operation("docker");
-                    Finish::Failed(Box::new(problem))
-                }
-                Err(error) => broke(&error),
-            },
-            Err(ended) => broke(&ended),
-        }
+        Finish::of(
+            node,
+            "docker",
+            done,
+            |()| None,
+            |why| format!("node {node}: the connection to the Docker socket broke: {why}"),
+        )
     }
 
     fn cut(&self) -> Finish {

@@ -1,8 +1,15 @@
 //! The last word on a WebSocket: how the operation ended, or why nobody can say. A `Status` of
 //! Kubernetes' `meta/v1` as JSON, which clients of its exec understand.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
+use bytes::Bytes;
+use hub_protocol::NodeName;
+use hub_protocol::kind;
+use hub_protocol::kind::transfer::Ending;
+use hub_quic::operation::Ended;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Kind, Problem};
@@ -175,6 +182,30 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// What the `Done` of an operation says: `complete` makes an image's id of what came of it,
+    /// `unknown` the words for where nobody can say.
+    pub(super) fn of<T: DeserializeOwned>(
+        node: &NodeName,
+        operation: &str,
+        done: Result<Bytes, Ended>,
+        complete: impl FnOnce(T) -> Option<String>,
+        unknown: impl FnOnce(&dyn fmt::Display) -> String,
+    ) -> Self {
+        let decoded = match done {
+            Ok(body) => kind::decode::<Ending<T>>("Done", &body).map_err(|error| unknown(&error)),
+            Err(ended) => Err(unknown(&ended)),
+        };
+        let problem = match decoded {
+            Ok(Ending::Complete(done)) => {
+                let image = complete(done);
+                return Self::Complete { image };
+            }
+            Ok(Ending::Failed(failure)) => Problem::failure(node, &failure),
+            Err(detail) => Problem::new(Kind::OutcomeUnknown, detail).node(node.to_string()),
+        };
+        Self::Failed(Box::new(problem.operation(operation)))
+    }
+
     /// The `Status` that says it. Its reason is the name of the problem's kind.
     pub fn to_json(&self) -> Vec<u8> {
         let status = match self {
