@@ -4,8 +4,10 @@
 //! packets the window is small, bulk fills it, and whoever types waits for up to a round trip until
 //! an acknowledgement makes room. [`Urgent`] wraps the congestion controller of a connection. When an
 //! operation hands QUIC something that somebody waits for, it says so with [`Urgency::want`]; the next
-//! packets may then go beyond the window, at most [`ALLOWANCE`] bytes in a round trip. All else is as
-//! the controller within says: what was sent so counts as in flight, and bulk waits the longer for it.
+//! packets may then go beyond the window, [`ALLOWANCE`] bytes in a round trip. quinn tells of packets
+//! batch by batch, so that the last batch may go beyond that, too: ten packets where the socket takes
+//! as many at once. All else is as the controller within says: what was sent so counts as in flight,
+//! and bulk waits the longer for it.
 //!
 //! ```text
 //! pump --want(bytes)--> Urgency <--shared-- Urgent --window()--> quinn
