@@ -1,4 +1,4 @@
-//! What the hub has exposed on this node: the only ports that the agent connects to.
+//! What the hub has exposed on this node: the only targets that the agent connects to.
 //!
 //! The hub sends the list on the control stream and asks for connections on operation streams, so
 //! either may arrive first. [`Targets`] holds the newest list; a request names the revision that
@@ -8,35 +8,36 @@ use std::time::Duration;
 
 use hub_protocol::kind::{Failure, FailureCode};
 use hub_protocol::session;
+use hub_protocol::target::{Grant, Target};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// How long a request waits for the list that allows it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The list of exposed ports. Clones share it. At first nothing is exposed.
+/// The list of exposed targets. Clones share it. At first nothing is exposed.
 #[derive(Debug, Clone, Default)]
 pub struct Targets {
     list: watch::Sender<session::Targets>,
 }
 
-/// A port that the agent does not connect to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// A target that the agent does not connect to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotExposed {
     /// The list does not have it.
-    #[error("port {port} is not exposed on this node; `hub expose` exposes it")]
+    #[error("{target} is not exposed on this node; `hub expose` exposes it")]
     NotListed {
-        /// The port.
-        port: u16,
+        /// The target.
+        target: Target,
     },
     /// The list that the request speaks of has not come.
     #[error(
-        "whether port {port} is exposed is not known yet: the list of exposures came to revision \
+        "whether {target} is exposed is not known yet: the list of exposures came to revision \
          {known}, and the request needs {wanted}; try again"
     )]
     Late {
-        /// The port.
-        port: u16,
+        /// The target.
+        target: Target,
         /// The newest revision that came.
         known: u64,
         /// The least revision that the request needs.
@@ -66,12 +67,15 @@ impl Targets {
         });
     }
 
-    /// Whether the agent may connect to `port`, by a list of at least this revision; waits for it
-    /// up to five seconds.
+    /// Whether the agent may connect to `target`: it is on a list of at least the revision that the
+    /// grant names, which is waited for up to five seconds; or an operator asks.
     ///
     /// # Errors
     /// It may not, or nobody knows yet.
-    pub async fn allowed(&self, port: u16, revision: u64) -> Result<(), NotExposed> {
+    pub async fn allowed(&self, target: &Target, grant: Grant) -> Result<(), NotExposed> {
+        let Grant::Exposed { revision } = grant else {
+            return Ok(());
+        };
         let mut list = self.list.subscribe();
         let current = timeout(
             LIST_TIMEOUT,
@@ -83,63 +87,86 @@ impl Targets {
             let known = self.list.borrow().revision;
             let wanted = revision;
             return Err(NotExposed::Late {
-                port,
+                target: target.clone(),
                 known,
                 wanted,
             });
         };
-        if current.ports.contains(&port) {
+        if current.targets.contains(target) {
             Ok(())
         } else {
-            Err(NotExposed::NotListed { port })
+            Err(NotExposed::NotListed {
+                target: target.clone(),
+            })
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hub_protocol::target::{Selector, Transport};
+
     use super::*;
 
     fn list(revision: u64, ports: &[u16]) -> session::Targets {
-        let ports = ports.to_vec();
-        session::Targets { revision, ports }
+        let targets = ports.iter().copied().map(Target::tcp).collect();
+        session::Targets { revision, targets }
+    }
+
+    async fn allowed(targets: &Targets, port: u16, revision: u64) -> Result<(), NotExposed> {
+        let grant = Grant::Exposed { revision };
+        targets.allowed(&Target::tcp(port), grant).await
+    }
+
+    fn not_listed(port: u16) -> Result<(), NotExposed> {
+        let target = Target::tcp(port);
+        Err(NotExposed::NotListed { target })
     }
 
     #[tokio::test]
     async fn an_older_list_never_replaces_a_newer() {
         let targets = Targets::default();
-        assert_eq!(
-            targets.allowed(80, 0).await,
-            Err(NotExposed::NotListed { port: 80 })
-        );
+        assert_eq!(allowed(&targets, 80, 0).await, not_listed(80));
         targets.update(list(3, &[80, 90]));
         targets.update(list(2, &[70]));
-        assert_eq!(targets.allowed(80, 3).await, Ok(()));
-        assert_eq!(
-            targets.allowed(70, 2).await,
-            Err(NotExposed::NotListed { port: 70 })
-        );
+        assert_eq!(allowed(&targets, 80, 3).await, Ok(()));
+        assert_eq!(allowed(&targets, 70, 2).await, not_listed(70));
         targets.update(list(4, &[90]));
-        assert_eq!(
-            targets.allowed(80, 3).await,
-            Err(NotExposed::NotListed { port: 80 })
-        );
+        assert_eq!(allowed(&targets, 80, 3).await, not_listed(80));
+    }
+
+    #[tokio::test]
+    async fn a_port_is_exposed_as_what_it_is() {
+        let targets = Targets::default();
+        targets.update(list(1, &[53]));
+        let udp = Target {
+            transport: Transport::Udp,
+            ..Target::tcp(53)
+        };
+        let of_container = Target {
+            container: Some(Selector::Name("web".into())),
+            ..Target::tcp(53)
+        };
+        for target in [udp, of_container] {
+            let asked = targets.allowed(&target, Grant::Exposed { revision: 1 });
+            assert_eq!(asked.await, Err(NotExposed::NotListed { target }));
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_for_its_list_but_not_for_ever() {
         let targets = Targets::default();
         let late = NotExposed::Late {
-            port: 80,
+            target: Target::tcp(80),
             known: 0,
             wanted: 1,
         };
-        assert_eq!(targets.allowed(80, 1).await, Err(late));
+        assert_eq!(allowed(&targets, 80, 1).await, Err(late));
         let update = async {
             tokio::task::yield_now().await;
             targets.update(list(1, &[80]));
         };
-        let (allowed, ()) = tokio::join!(targets.allowed(80, 1), update);
+        let (allowed, ()) = tokio::join!(allowed(&targets, 80, 1), update);
         assert_eq!(allowed, Ok(()));
     }
 }

@@ -10,6 +10,7 @@ pub mod call;
 pub mod exec;
 pub mod http;
 pub mod records;
+pub mod tcp;
 pub mod transfer;
 
 use bytes::Bytes;
@@ -126,7 +127,7 @@ macro_rules! kinds {
 kinds! {
     /// Run a command and carry its standard streams.
     Exec = 0x01, "exec", exec::CHANNELS;
-    /// Carry one HTTP/1.1 request to a target, and what becomes of it after an upgrade.
+    /// Carry one HTTP request to a target, and what becomes of it after an upgrade.
     Http = 0x02, "http", http::CHANNELS;
     /// Come back to a command that was kept.
     Attach = 0x03, "attach", exec::CHANNELS;
@@ -150,6 +151,8 @@ kinds! {
     Load = 0x0c, "load", transfer::INWARD;
     /// Carry one connection to the node's Docker socket.
     DockerSocket = 0x0d, "docker-socket", transfer::BOTH;
+    /// Carry one TCP connection to a target.
+    Tcp = 0x0e, "tcp", transfer::BOTH;
 }
 
 impl OperationKind {
@@ -195,6 +198,7 @@ macro_rules! requests {
 requests! {
     exec::Open => Exec, encode, decode;
     http::Open => Http, encode, decode;
+    tcp::Open => Tcp, encode, decode;
     exec::Attach => Attach, encode, decode;
     call::Open => Call, encode, decode;
     build::Build => Build, to_json, from_json_object;

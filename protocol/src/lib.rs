@@ -10,6 +10,7 @@
 //! | [`operation`] | the rules of one operation's stream, for both roles |
 //! | [`kind`] | the operations there are: their bodies, messages and outcomes |
 //! | [`session`] | the control stream: `Hello`, `Welcome`, `Refused`, heartbeats, targets |
+//! | [`target`] | what is connected to behind an agent |
 //! | [`priority`] | which streams go first |
 //! | [`enroll`] | how a machine becomes a node |
 //! | [`version`], [`limits`], [`code`], [`ports`] | negotiation, sizes, codes, default ports |
@@ -28,6 +29,7 @@ pub mod outcome;
 pub mod ports;
 pub mod priority;
 pub mod session;
+pub mod target;
 pub mod varint;
 pub mod version;
 pub mod window;

@@ -23,6 +23,7 @@ use crate::frame::{self, RawFrame};
 use crate::ids::{Deployment, Epoch, Generation, Incarnation, NodeId};
 use crate::kind::{self, BodyError};
 use crate::limits::Limits;
+use crate::target::Target;
 use crate::version::VersionRange;
 
 /// What an agent says of itself when its connection stands. None of it widens what it may do.
@@ -125,8 +126,8 @@ pub mod refusal {
 pub struct Targets {
     /// Counts the changes; an older list never replaces a newer.
     pub revision: u64,
-    /// TCP ports on the agent's machine, ascending.
-    pub ports: Vec<u16>,
+    /// In ascending order, each once.
+    pub targets: Vec<Target>,
 }
 
 /// Something that an agent ran and could not see stop, for people to look after.
@@ -325,7 +326,7 @@ mod tests {
     fn golden_frames_of_a_session() {
         let targets = Targets {
             revision: 300,
-            ports: vec![80, 8080],
+            targets: vec![Target::tcp(80), Target::tcp(8080)],
         };
         let lingering = Lingering {
             what: "a".into(),
@@ -340,7 +341,7 @@ mod tests {
             (Control::GoAway("x".into()), b"\x11\x02\x01x"),
             (
                 Control::Targets(targets),
-                b"\x12\x06\xac\x02\x02\x50\x90\x3f",
+                b"\x12\x0a\xac\x02\x02\x00\x50\x00\x00\x90\x3f\x00",
             ),
         ];
         for (control, wire) in golden {

@@ -1,6 +1,7 @@
 //! What the hub answers itself: each time with the hop that failed.
 
 use hub_protocol::session;
+use hub_protocol::target;
 use hub_server::proxy::RouteError;
 
 use crate::peers::{Target, ask, closed_port, fetch, read_head};
@@ -128,7 +129,7 @@ fn a_port_that_is_not_exposed() {
         let world = World::real(target.port).await;
         world.targets.update(session::Targets {
             revision: 2,
-            ports: vec![1],
+            targets: vec![target::Target::tcp(1)],
         });
         let mut browser = world.browser().await;
         let (head, body) = fetch(&mut browser, &get(&format!("{}/", world.prefix()))).await;
@@ -158,7 +159,7 @@ fn a_request_ahead_of_its_exposure() {
             }
             world.targets.update(session::Targets {
                 revision: 2,
-                ports: vec![target.port],
+                targets: vec![target::Target::tcp(target.port)],
             });
         };
         let ((head, body), ()) = tokio::join!(answered, exposed);

@@ -14,6 +14,7 @@ use hub_protocol::kind;
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
 use hub_protocol::session;
+use hub_protocol::target::Target;
 use hub_quic::endpoint::{self, Handshakes, Network, Transport, UdpNetwork};
 use hub_quic::session::{Session, windows};
 use hub_server::proxy::{Config, Proxy, Resolved, Route, RouteError, Routes};
@@ -144,14 +145,14 @@ impl World {
         let targets = Targets::default();
         targets.update(session::Targets {
             revision: 1,
-            ports: vec![port],
+            targets: vec![Target::tcp(port)],
         });
         let routes = Arc::new(OneRoute {
             hash: token.exposure_hash(),
             to: Mutex::new(Ok(Resolved {
                 node_name: "far".parse().unwrap(),
                 session: hub.clone(),
-                port,
+                target: Target::tcp(port),
                 targets_revision: 1,
             })),
         });

@@ -24,8 +24,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hub_protocol::kind::http::{Message, Open, Outcome, REQUEST, RESPONSE};
+use hub_protocol::kind::http::{Message, Open, Outcome, Protocol, REQUEST, RESPONSE};
 use hub_protocol::kind::{self, Failure, FailureCode};
+use hub_protocol::target::{Target, Transport};
 use hub_quic::operation::{Ended, Operation};
 use hyper::body::{Body as _, Incoming};
 use hyper_util::rt::TokioIo;
@@ -66,10 +67,13 @@ async fn carry(
     targets: &Targets,
     connections: &Connections,
 ) -> Last {
-    let port = open.port;
-    if let Err(error) = targets.allowed(port, open.targets_revision).await {
+    if let Err(error) = targets.allowed(&open.target, open.grant).await {
         return Last::Failed(error.into());
     }
+    let port = match port(open) {
+        Ok(port) => port,
+        Err(failure) => return Last::Failed(failure),
+    };
     let request = match head::request(&open.head, port) {
         Ok(request) => request,
         Err(error) => return Last::Failed(error.into()),
@@ -140,13 +144,13 @@ async fn ask(
     let again = match unsent {
         Some(unsent) if connection.reused => unsent,
         None if connection.reused && head::repeatable(&open.head) && !error.is_parse() => {
-            head::request(&open.head, open.port)?.map(|()| RequestBody::None)
+            head::request(&open.head, open.target.port)?.map(|()| RequestBody::None)
         }
-        _ => return Err(broken(open.port, "did not answer", &error)),
+        _ => return Err(broken(&open.target, "did not answer", &error)),
     };
-    *connection = connections.fresh(open.port).await?;
+    *connection = connections.fresh(open.target.port).await?;
     let answer = connection.send(again).await;
-    answer.map_err(|error| broken(open.port, "did not answer", &error.into_error()))
+    answer.map_err(|error| broken(&open.target, "did not answer", &error.into_error()))
 }
 
 /// What became of a connection whose response was carried.
@@ -170,13 +174,13 @@ async fn respond(
     let head = head::response(&parts, &open.head, length).ok_or_else(|| Failure {
         code: FailureCode::TARGET_BROKEN,
         message: format!(
-            "the target on port {} uses a transfer coding nobody asked for",
-            open.port
+            "the target, {}, uses a transfer coding nobody asked for",
+            open.target
         ),
         retry: false,
     })?;
     if upgrade.is_some() && open.head.upgrade.is_none() {
-        return Err(unasked(open.port));
+        return Err(unasked(&open.target));
     }
     if send(operation, &Message::Head(head)).await.is_err() {
         return Ok(Carried::Spent);
@@ -184,10 +188,7 @@ async fn respond(
     if let Some(upgrade) = upgrade {
         let failed = |error: &dyn std::fmt::Display| Failure {
             code: FailureCode::TARGET_BROKEN,
-            message: format!(
-                "the upgraded connection to port {} broke: {error}",
-                open.port
-            ),
+            message: format!("the upgraded connection to {} broke: {error}", open.target),
             retry: true,
         };
         let upgraded = upgrade.await.map_err(|error| failed(&error))?;
@@ -207,7 +208,7 @@ async fn respond(
         };
         let frame = match frame {
             Some(Ok(frame)) => frame,
-            Some(Err(error)) => return Err(broken(open.port, "broke off its answer", &error)),
+            Some(Err(error)) => return Err(broken(&open.target, "broke off its answer", &error)),
             None => break,
         };
         let sent = match frame.into_data() {
@@ -229,17 +230,34 @@ async fn send(operation: &Operation, message: &Message) -> Result<(), Ended> {
     operation.send_message(kind::encode(message)).await
 }
 
-fn unasked(port: u16) -> Failure {
+/// The port of the machine that is asked for.
+fn port(open: &Open) -> Result<u16, Failure> {
+    let Target {
+        transport,
+        port,
+        container,
+    } = &open.target;
+    let plain = *transport == Transport::Tcp && container.is_none();
+    if plain && open.protocol == Protocol::Http1 {
+        return Ok(*port);
+    }
+    Err(Failure::new(
+        FailureCode::UNSUPPORTED,
+        format!("this agent does not speak HTTP/2 to {}", open.target),
+    ))
+}
+
+fn unasked(target: &Target) -> Failure {
     Failure {
         code: FailureCode::TARGET_BROKEN,
-        message: format!("the target on port {port} upgraded a connection that was not to be"),
+        message: format!("the target, {target}, upgraded a connection that was not to be"),
         retry: false,
     }
 }
 
 /// A target that does not keep to HTTP/1.1.
-fn broken(port: u16, what: &str, error: &hyper::Error) -> Failure {
-    let mut message = format!("the target on port {port} {what}: {error}");
+fn broken(target: &Target, what: &str, error: &hyper::Error) -> Failure {
+    let mut message = format!("the target, {target}, {what}: {error}");
     if let Some(cause) = error.source() {
         use std::fmt::Write as _;
         // Writing to a string does not fail.

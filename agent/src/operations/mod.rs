@@ -88,6 +88,10 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
             let run = |operation, open| http::run(operation, open, targets, connections);
             opened(operation, body, run).await;
         }
+        OperationKind::Tcp => operation.fail(&Failure::new(
+            FailureCode::UNSUPPORTED,
+            "this agent does not carry TCP connections",
+        )),
         OperationKind::Call => {
             opened(operation, body, |operation, open| {
                 call::run(operation, open, &tools)

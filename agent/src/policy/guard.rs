@@ -67,6 +67,7 @@ impl Guard<'_> {
             // The first four name no container. Kept commands were judged when they began, by the
             // same policy; events are judged one by one.
             OperationKind::Http
+            | OperationKind::Tcp
             | OperationKind::Build
             | OperationKind::Save
             | OperationKind::Load

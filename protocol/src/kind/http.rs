@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! hub                                     agent
-//!  | Open{port, head} ----------------------> |  connects to the target, then:
+//!  | Open{target, head} --------------------> |  connects to the target, then:
 //!  |  <------------------- Accepted | Failed  |
 //!  | Data(REQUEST).. [Trailers] End --------> |
+//!  |  <------------- [Message::Informational] |
 //!  |  <----------------------- Message::Head  |
 //!  |  <--- Data(RESPONSE).. [Trailers] End    |
 //!  |  <--------------------- Done(Complete)   |  once both bodies have ended
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::{ChannelSpec, Failure};
 use crate::frame::Channel;
 use crate::operation::Direction;
+use crate::target::{Grant, Target};
 
 /// The body of the request; after an upgrade, what the browser sends.
 pub const REQUEST: Channel = Channel(0);
@@ -50,13 +52,23 @@ pub type Header = (Bytes, Bytes);
 /// target may take its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// The port on the agent's machine.
-    pub port: u16,
-    /// The agent connects only to what is exposed on it, and waits until it has heard of at
-    /// least this revision of that list: a request may overtake it.
-    pub targets_revision: u64,
+    /// What to connect to.
+    pub target: Target,
+    /// By what right.
+    pub grant: Grant,
+    /// What the target speaks.
+    pub protocol: Protocol,
     /// The request's head.
     pub head: RequestHead,
+}
+
+/// The version of HTTP that a target speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// HTTP/1.1, with connections that are kept for the next request.
+    Http1,
+    /// HTTP/2 in the clear, known beforehand: requests share a connection.
+    Http2,
 }
 
 /// A request's first line and headers. Neither hop-by-hop headers nor `Content-Length` are among
@@ -105,6 +117,17 @@ pub enum Message {
     Head(ResponseHead),
     /// Either way, after the body and before the `End` of its channel: trailers.
     Trailers(Vec<Header>),
+    /// From the agent, before the head, any number of times: an informational response.
+    Informational(Informational),
+}
+
+/// An informational response: 100 to a request that expects it, 103 with hints.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Informational {
+    /// The status code: 100 to 199, and not 101.
+    pub status: u16,
+    /// The headers, in order.
+    pub headers: Vec<Header>,
 }
 
 /// A response's status and headers, with neither hop-by-hop headers nor, where a body follows,

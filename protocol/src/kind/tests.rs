@@ -1,4 +1,5 @@
 use super::*;
+use crate::target::{Grant, Selector, Target, Transport};
 
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
@@ -34,8 +35,9 @@ fn golden_bytes() {
         body: http::Body::Chunked,
     };
     let http = http::Open {
-        port: 8080,
-        targets_revision: 7,
+        target: Target::tcp(8080),
+        grant: Grant::Exposed { revision: 7 },
+        protocol: http::Protocol::Http1,
         head,
     };
     let failure = Failure {
@@ -50,10 +52,31 @@ fn golden_bytes() {
         ),
         (
             open_frame(OperationKind::Http, &http),
-            "0219903f07035055540 82f612532 46623f63010178 01ff0001ac02",
+            "021d00903f00000700035055540 82f612532 46623f63010178 01ff0001ac02",
         ),
         (encode(&http::Message::Head(response)), "00c801000002"),
         (encode(&http::Message::Trailers(vec![])), "0100"),
+        (
+            encode(&http::Message::Informational(http::Informational {
+                status: 103,
+                headers: vec![],
+            })),
+            "02 67 00",
+        ),
+        (
+            open_frame(
+                OperationKind::Tcp,
+                &tcp::Open {
+                    target: Target {
+                        transport: Transport::Udp,
+                        port: 53,
+                        container: Some(Selector::Label("a=b".into())),
+                    },
+                    grant: Grant::Operator,
+                },
+            ),
+            "0e 09 01 35 01 01 03613d62 01",
+        ),
         (encode(&http::Outcome::Complete), "00"),
         (
             encode(&http::Outcome::Broken(failure.clone())),

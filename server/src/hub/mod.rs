@@ -18,6 +18,7 @@ use hub_ledger::{
 };
 use hub_protocol::enroll::JoinToken;
 use hub_protocol::session::Targets;
+use hub_protocol::target::Target;
 use hub_protocol::{Fingerprint, NodeId, NodeName};
 
 pub use ask::{ANSWER_TIMEOUT, AskError, Begun};
@@ -337,7 +338,7 @@ impl Hub {
     fn tell(&self, node: &Node, targets: hub_ledger::Targets) {
         let targets = Targets {
             revision: targets.revision,
-            ports: targets.ports,
+            targets: targets.ports.into_iter().map(Target::tcp).collect(),
         };
         self.inner.sessions.tell_targets(&node.id, targets);
     }

@@ -11,6 +11,7 @@ use http::header::{
 use http::{Response, StatusCode};
 use hub_protocol::NodeName;
 use hub_protocol::kind::{Failure, FailureCode};
+use hub_protocol::target::Target;
 use hub_quic::session::OpenError;
 
 use super::body::ProxyBody;
@@ -237,28 +238,28 @@ impl Answer {
     }
 
     /// The agent says why there is no answer of the target's. Its own words stay with the hub.
-    pub(super) fn failed(node: &NodeName, port: u16, failure: &Failure) -> Self {
-        let target = format!("the target, port {port} on node {node},");
+    pub(super) fn failed(node: &NodeName, target: &Target, failure: &Failure) -> Self {
+        let named = format!("the target, {target} on node {node},");
         let (status, hop, reason) = match failure.code {
             FailureCode::TARGET_REFUSED => (
                 StatusCode::BAD_GATEWAY,
                 Hop::AgentTarget,
-                format!("{target} refused the connection: does anything listen there?"),
+                format!("{named} refused the connection: does anything listen there?"),
             ),
             FailureCode::TARGET_TIMED_OUT => (
                 StatusCode::GATEWAY_TIMEOUT,
                 Hop::AgentTarget,
-                format!("{target} did not accept a connection in time"),
+                format!("{named} did not accept a connection in time"),
             ),
             FailureCode::TARGET_BROKEN => (
                 StatusCode::BAD_GATEWAY,
                 Hop::AgentTarget,
-                format!("{target} broke off, or gave an answer that is no HTTP/1.1"),
+                format!("{named} broke off, or gave an answer that is no HTTP/1.1"),
             ),
             FailureCode::NOT_EXPOSED => (
                 StatusCode::BAD_GATEWAY,
                 Hop::AgentTarget,
-                format!("the agent of node {node} does not hold port {port} for exposed"),
+                format!("the agent of node {node} does not hold {target} for exposed"),
             ),
             FailureCode::BUSY => {
                 let busy = format!("the agent of node {node} is at its limit");

@@ -112,7 +112,7 @@ impl Relay {
         if let Poll::Ready(Some(Err(error))) = polled {
             tracing::debug!(
                 node = %self.exchange.node,
-                port = self.exchange.port,
+                target = %self.exchange.target,
                 "a response is broken off: {error}"
             );
             self.stage = Stage::Broke;

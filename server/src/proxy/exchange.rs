@@ -15,6 +15,7 @@ use futures_util::FutureExt as _;
 use hub_protocol::NodeName;
 use hub_protocol::kind::http::{Message, Outcome, ResponseHead};
 use hub_protocol::kind::{self, Failure};
+use hub_protocol::target::Target;
 use hub_quic::operation::{Operation, Sender};
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
@@ -31,7 +32,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Exchange {
     pub(super) operation: Arc<Operation>,
     pub(super) node: NodeName,
-    pub(super) port: u16,
+    pub(super) target: Target,
     upload: Option<Upload>,
 }
 
@@ -67,11 +68,11 @@ pub(super) enum NoHead {
 }
 
 impl Exchange {
-    pub(super) fn new(operation: Operation, node: NodeName, port: u16) -> Self {
+    pub(super) fn new(operation: Operation, node: NodeName, target: Target) -> Self {
         Self {
             operation: Arc::new(operation),
             node,
-            port,
+            target,
             upload: None,
         }
     }

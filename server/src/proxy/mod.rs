@@ -47,9 +47,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::EXPECT;
 use http::{Method, Request, Response, StatusCode, Version, request};
-use hub_protocol::kind::http::{Body, MAX_HEADERS, Open, REQUEST, RequestHead};
+use hub_protocol::kind::http::{Body, MAX_HEADERS, Open, Protocol, REQUEST, RequestHead};
 use hub_protocol::kind::{Failure, OperationKind};
 use hub_protocol::limits::MAX_HEAD;
+use hub_protocol::target::Grant;
 use hub_quic::operation::Sender;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -270,22 +271,25 @@ impl Proxy {
         let streams = matches!(asked.body, Body::Chunked | Body::Length(1..));
         let Resolved {
             session,
-            port,
+            target,
             targets_revision,
             node_name: node,
         } = resolved;
         let open = Open {
-            port,
-            targets_revision,
+            target: target.clone(),
+            grant: Grant::Exposed {
+                revision: targets_revision,
+            },
+            protocol: Protocol::Http1,
             head: asked,
         };
         let operation = session.open(OperationKind::Http, &open).await;
         let operation = operation.map_err(|error| {
-            tracing::debug!(%node, port, %error, "a request could not be sent to its node");
+            tracing::debug!(%node, %target, %error, "a request could not be sent to its node");
             Answer::unopened(&node, &error)
         })?;
         let mut sender = Some(operation.sender(REQUEST));
-        let mut exchange = Exchange::new(operation, node, port);
+        let mut exchange = Exchange::new(operation, node, target);
         if streams && !waits {
             start_upload(&mut exchange, body, &mut sender);
         } else if !streams && upgrade.is_none() {
@@ -428,9 +432,9 @@ fn headless(mut exchange: Exchange, error: NoHead) -> Answer {
 /// The answer to a request that the agent gave up, whose body goes unread. The agent's own words
 /// are for the log.
 fn failed(exchange: &mut Exchange, failure: &Failure) -> Answer {
-    let (node, port) = (&exchange.node, exchange.port);
-    tracing::debug!(%node, port, code = failure.code.0, "a request failed: {failure}");
-    let answer = Answer::failed(node, port, failure);
+    let (node, target) = (&exchange.node, &exchange.target);
+    tracing::debug!(%node, %target, code = failure.code.0, "a request failed: {failure}");
+    let answer = Answer::failed(node, target, failure);
     exchange.release();
     answer
 }

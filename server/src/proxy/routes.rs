@@ -5,6 +5,7 @@ use std::fmt;
 use futures_util::future::BoxFuture;
 use hub_ledger::{ExposureName, ExposureTokenHash};
 use hub_protocol::NodeName;
+use hub_protocol::target::Target;
 use hub_quic::session::Session;
 
 use crate::sessions::Sessions;
@@ -26,8 +27,8 @@ pub struct Resolved {
     pub node_name: NodeName,
     /// Its session.
     pub session: Session,
-    /// The port to connect to there.
-    pub port: u16,
+    /// What to connect to there.
+    pub target: Target,
     /// The revision of the node's list of exposures that has this one.
     pub targets_revision: u64,
 }
@@ -100,7 +101,7 @@ impl Routes for LedgerRoutes {
             Ok(Resolved {
                 node_name: node.name,
                 session,
-                port: exposure.port,
+                target: Target::tcp(exposure.port),
                 targets_revision: node.targets_revision,
             })
         })

@@ -6,6 +6,7 @@ use hub_ledger::{Process, Registration, Timestamp};
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
 use hub_protocol::session::{Control, Hello, Refused, Targets, Welcome, refusal, shown};
+use hub_protocol::target::Target;
 use hub_protocol::version::VersionRange;
 use hub_protocol::{Deployment, NodeId, NodeName};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control};
@@ -131,7 +132,7 @@ pub(super) async fn admit(
         },
         targets: Targets {
             revision: targets.revision,
-            ports: targets.ports,
+            targets: targets.ports.into_iter().map(Target::tcp).collect(),
         },
         name: node.name,
     })

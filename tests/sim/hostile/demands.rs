@@ -21,10 +21,18 @@ const ALLOWED: usize = 4096;
 /// `Open` of a `GET` that needs this revision of the list.
 fn get(port: u16, revision: u64) -> Vec<u8> {
     let (port, revision) = (leb128(port.into()), leb128(revision));
-    // Method, target, no headers, no upgrade, no body.
+    // A TCP port of the machine, exposed at the revision, which speaks HTTP/1.1; method, target, no
+    // headers, no upgrade, no body.
     frame(
         HTTP,
-        &[&port[..], &revision, b"\x03GET\x0b/bytes/10/1\x00\x00\x00"].concat(),
+        &[
+            b"\0",
+            &port[..],
+            b"\0\0",
+            &revision,
+            b"\0\x03GET\x0b/bytes/10/1\0\0\0",
+        ]
+        .concat(),
     )
 }
 
@@ -32,7 +40,9 @@ fn get(port: u16, revision: u64) -> Vec<u8> {
 fn targets(revision: u64, ports: &[u16]) -> Vec<u8> {
     let mut list = [leb128(revision), leb128(ports.len() as u64)].concat();
     for port in ports {
+        list.push(0);
         list.extend(leb128(u64::from(*port)));
+        list.push(0);
     }
     frame(TARGETS, &list)
 }

@@ -77,7 +77,7 @@ impl Upload {
 fn trailers(message: &[u8]) -> Result<Frame<Bytes>, UploadError> {
     match kind::decode("message", message)? {
         Message::Trailers(trailers) => Ok(Frame::trailers(head::trailers(trailers)?)),
-        Message::Head(_) => Err(UploadError::Misplaced),
+        Message::Head(_) | Message::Informational(_) => Err(UploadError::Misplaced),
     }
 }
 
