@@ -17,7 +17,7 @@ use form_urlencoded::Serializer;
 use http::{Method, Request, header};
 use http_body_util::Full;
 use hub_protocol::kind::call::stats::Stats;
-use hub_protocol::kind::records::{EventRecord, LogRecord};
+use hub_protocol::kind::records::{EventRecord, LogRecord, MAX_RECORD};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
@@ -26,9 +26,6 @@ use super::backoff::Backoff;
 use super::call::NDJSON;
 use super::lines::Lines;
 use super::{Client, ClientError, uri};
-
-/// The most bytes of a record: 1 MiB. Lines of a log come in parts of 16 KiB.
-const LONGEST: usize = 1024 * 1024;
 
 /// Something that comes in records.
 pub trait Watch {
@@ -297,7 +294,7 @@ async fn open(client: &Client, watch: &impl Watch) -> Result<Lines, ClientError>
         .map_err(|error| ClientError::Request(error.to_string()))?;
     let response = client.send(client.lasting().await?, request).await?;
     let response = client.granted(response).await?;
-    Ok(Lines::new(client.endpoint.clone(), response, LONGEST))
+    Ok(Lines::new(client.endpoint.clone(), response, MAX_RECORD))
 }
 
 /// Whether what was under way may go on later.

@@ -9,6 +9,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// The most bytes of one record's line, without its newline: 1 MiB. Lines of a log come in parts of
+/// 16 KiB. Who reads takes a longer line for a broken stream.
+pub const MAX_RECORD: usize = 1024 * 1024;
+
 /// Asks for a container's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -15,15 +15,12 @@ use bytes::{Bytes, BytesMut};
 use hub_protocol::NodeName;
 use hub_protocol::code::ResetCode;
 use hub_protocol::kind::Request;
-use hub_protocol::kind::records::{Events, Logs};
+use hub_protocol::kind::records::{Events, Logs, MAX_RECORD};
 use hub_quic::operation::Ended;
 use serde::Deserialize;
 
 use super::ask::AskError;
 use super::incoming::Broke;
-
-/// The most bytes of a line that is taken: 1 MiB. Lines of a log come in parts of 16 KiB.
-pub(super) const MAX_LINE: usize = 1024 * 1024;
 
 /// The pause after the first opening that failed though the node is there; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -180,8 +177,8 @@ impl<R: Resume> Follow<R> {
     /// Bytes came. Gives all lines that are whole by now.
     pub(super) fn took(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Broke> {
         let lines = self.lines.take(bytes);
-        if self.lines.rest.len() > MAX_LINE {
-            let why = format!("a line has more than {MAX_LINE} bytes");
+        if self.lines.rest.len() > MAX_RECORD {
+            let why = format!("a line has more than {MAX_RECORD} bytes");
             return Err(Broke::Nonsense(why));
         }
         if let Some(lines) = &lines {
@@ -418,7 +415,7 @@ mod tests {
         let taken = (0..100)
             .map_while(|_| watch.took(piece.clone()).ok())
             .count();
-        assert_eq!(taken, MAX_LINE / piece.len());
+        assert_eq!(taken, MAX_RECORD / piece.len());
     }
 
     proptest! {
