@@ -15,6 +15,7 @@ mod meter;
 mod steps;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use hub_protocol::kind::build::Build;
+use hub_protocol::kind::call::image::Credentials;
 use hub_server::api::channel::Finish;
 use hub_server::api::problem::{Kind, Problem};
 use serde_json::json;
@@ -33,7 +35,7 @@ use super::exec::pipes::Printer;
 use super::exec::{BROKEN_PIPE, HUB_FAILED};
 use super::show::clean_json;
 use super::units::{decimal, parse_pair};
-use super::{Context, USAGE, fail};
+use super::{Context, USAGE, fail, registry};
 use crate::archive::shown;
 use crate::archive::walk::Fate;
 use crate::client::ClientError;
@@ -60,7 +62,9 @@ Examples:
   git archive HEAD | hub build shop-4 -           an archive as the context
   hub build shop-4 . --dry-run                    what would be sent, and why
 
-.dockerignore means what it means to docker; <Dockerfile>.dockerignore goes before it.
+.dockerignore means what it means to docker; <Dockerfile>.dockerignore goes before it. Base images
+are pulled with what docker login stored here for the registries that the Dockerfile and the build
+arguments name; with an archive as the context, for all.
 
 Exit codes: 0 where the image was built, and is where it was wanted; 1 where the build failed, or
 its context cannot be read; 2 for arguments that make no sense; 125 where Hub itself failed; 128+N
@@ -183,6 +187,7 @@ impl BuildArgs {
             pull: self.pull,
             platform: self.platform.clone(),
             output: self.output.is_some() || self.load.is_some(),
+            credentials: BTreeMap::new(),
         })
     }
 }
@@ -231,7 +236,9 @@ async fn build(context: &Context, arguments: &BuildArgs) -> Result<(), BuildErro
         None if arguments.load.is_some() => Sink::load().await?,
         None => Sink::Nowhere,
     };
-    let options = arguments.build(found.dockerfile, here)?;
+    let dockerfile = found.dockerfile_text();
+    let mut options = arguments.build(found.dockerfile, here)?;
+    options.credentials = credentials(dockerfile.as_deref(), &options);
     let client = context.client()?;
     let building = client.build(&arguments.node, &options).await?;
     let mut screen = Screen::new(context.json());
@@ -258,6 +265,13 @@ async fn build(context: &Context, arguments: &BuildArgs) -> Result<(), BuildErro
     }
     screen.finish().await?;
     built.map(drop)
+}
+
+/// What to show registries that this build names.
+fn credentials(dockerfile: Option<&str>, options: &Build) -> BTreeMap<String, Credentials> {
+    let values = options.build_args.values().flatten().map(String::as_str);
+    let texts: Option<Vec<&str>> = dockerfile.map(|text| values.chain([text]).collect());
+    registry::for_build(texts.as_deref())
 }
 
 /// Sends the context, shows the progress and takes the image, until the build has ended; gives the

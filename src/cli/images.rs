@@ -6,16 +6,14 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use futures_util::{Stream, stream};
-use hub_protocol::kind::call::image::{Credentials, Image, List, Pull, Remove};
+use hub_protocol::kind::call::image::{Image, List, Pull, Remove};
 use hub_protocol::kind::call::{Call, Change, Progress};
-use serde::Deserialize;
 
 use super::exec::pipes::{self, Printer};
+use super::registry::RegistryArgs;
 use super::show::clean;
 use super::table::table;
 use super::units::{ago, decimal};
@@ -82,105 +80,6 @@ Examples:
         /// The node's name or id
         node: String,
     },
-}
-
-/// What to show a registry.
-#[derive(Debug, Args)]
-pub(super) struct RegistryArgs {
-    /// The registry's user; what docker login stored here without
-    #[arg(long, value_name = "NAME")]
-    username: Option<String>,
-    /// Read the registry's password from standard input, not from HUB_REGISTRY_PASSWORD
-    #[arg(long, requires = "username")]
-    password_stdin: bool,
-}
-
-impl RegistryArgs {
-    /// The credentials for an image: those that were given, or those that docker has for its
-    /// registry.
-    pub(super) fn credentials(&self, image: &str) -> Result<Option<Credentials>, CliError> {
-        let Some(username) = self.username.clone() else {
-            return Ok(stored(image));
-        };
-        let password = if self.password_stdin {
-            let mut password = io::read_to_string(io::stdin())
-                .map_err(|error| CliError::Usage(format!("cannot read the password: {error}")))?;
-            password.truncate(password.trim_end_matches(['\r', '\n']).len());
-            password
-        } else {
-            std::env::var("HUB_REGISTRY_PASSWORD").map_err(|_| {
-                CliError::Usage(
-                    "--username needs a password: in HUB_REGISTRY_PASSWORD, or with \
-                     --password-stdin from standard input"
-                        .into(),
-                )
-            })?
-        };
-        Ok(Some(Credentials {
-            username,
-            password,
-            ..Credentials::default()
-        }))
-    }
-}
-
-/// What `docker login` stored in its file. Credentials that a helper keeps stay with it.
-fn stored(image: &str) -> Option<Credentials> {
-    let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
-    let home = || std::env::home_dir().map(|home| home.join(".docker"));
-    let file = std::fs::read(directory.or_else(home)?.join("config.json")).ok()?;
-    in_config(&file, image)
-}
-
-#[derive(Deserialize)]
-struct DockerConfig {
-    #[serde(default)]
-    auths: BTreeMap<String, Auth>,
-}
-
-#[derive(Deserialize)]
-struct Auth {
-    #[serde(default)]
-    auth: String,
-    #[serde(default)]
-    identitytoken: String,
-}
-
-fn in_config(file: &[u8], image: &str) -> Option<Credentials> {
-    let config: DockerConfig = serde_json::from_slice(file).ok()?;
-    let registry = registry(image);
-    // Older logins are stored as URLs.
-    let host = |key: &str| {
-        let key = key
-            .split_once("://")
-            .map_or(key, |(_, rest)| rest)
-            .to_owned();
-        key.split('/').next().unwrap_or_default().to_owned()
-    };
-    let (server, auth) = config.auths.iter().find(|(key, _)| host(key) == registry)?;
-    let pair = BASE64_STANDARD.decode(&auth.auth).ok()?;
-    let pair = String::from_utf8(pair).ok()?;
-    let (username, password) = pair.split_once(':').unwrap_or_default();
-    if username.is_empty() && auth.identitytoken.is_empty() {
-        return None;
-    }
-    Some(Credentials {
-        username: username.to_owned(),
-        password: password.trim_end_matches('\0').to_owned(),
-        identity_token: auth.identitytoken.clone(),
-        server: server.clone(),
-    })
-}
-
-/// The host of an image's registry, as docker finds it.
-fn registry(image: &str) -> &str {
-    match image.split_once('/') {
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => match host {
-            "docker.io" => "index.docker.io",
-            host => host,
-        },
-        _ => "index.docker.io",
-    }
 }
 
 pub(super) async fn run(context: &Context, command: ImagesCommand) -> Result<i32, CliError> {
@@ -467,28 +366,6 @@ app            latest  0123456789ab  1 hour ago  12.3MB
             images(&found, UNIX_EPOCH + Duration::from_secs(3600)),
             expected
         );
-    }
-
-    #[test]
-    fn credentials_are_those_of_the_registry() {
-        let config = br#"{"auths":{
-            "https://index.docker.io/v1/":{"auth":"bWU6aHVudGVyMg=="},
-            "registry.example:5000":{"auth":"","identitytoken":"t"},
-            "broken.example":{"auth":"%"},
-            "helper.example":{}
-        },"credsStore":"x"}"#;
-        let found = |image| in_config(config, image);
-        let hub = found("nginx").unwrap();
-        assert_eq!((&*hub.username, &*hub.password), ("me", "hunter2"));
-        assert_eq!(hub.server, "https://index.docker.io/v1/");
-        assert_eq!(found("docker.io/library/nginx"), Some(hub.clone()));
-        assert_eq!(found("me/app"), Some(hub));
-        let token = found("registry.example:5000/a/b:1").unwrap();
-        assert_eq!(token.identity_token, "t");
-        for image in ["registry.example/a", "broken.example/a", "helper.example/a"] {
-            assert_eq!(found(image), None, "{image}");
-        }
-        assert_eq!(in_config(b"no json", "a"), None);
     }
 
     #[test]

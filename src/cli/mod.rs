@@ -19,6 +19,7 @@ mod exec;
 mod images;
 mod logs;
 mod networks;
+mod registry;
 mod show;
 mod stats;
 mod table;

@@ -3,10 +3,14 @@
 //! The connection lasts as long as the build. When it ends, however it does, the build is stopped:
 //! a [`Building`] that is dropped, and a process that is killed, leave nothing running.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+use http::{HeaderMap, Uri};
 use hub_protocol::kind::build::Build;
 use hub_server::api::channel::{self, Finish};
 use hub_server::api::problem::{Kind, Problem};
+use hub_server::api::registries::{self, REGISTRIES_HEADER};
 use tokio_tungstenite::tungstenite;
 
 use super::socket::{self, Incoming, Reader, Socket, Writer};
@@ -22,14 +26,31 @@ impl Client {
     /// # Errors
     /// The node has no builder, or may not build; or the hub or the network failed.
     pub async fn build(&self, node: &str, build: &Build) -> Result<Building, ClientError> {
-        let options = serde_json::to_string(build);
-        let options = options.map_err(|error| ClientError::Request(error.to_string()))?;
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("options", &options);
-        let uri = super::parse(uri(&["nodes", node, "build"], Some(&query.finish())))?;
-        let (socket, _) = socket::open(self, uri).await?;
+        let (uri, headers) = request(node, build)?;
+        let (socket, _) = socket::open(self, uri, headers).await?;
         Ok(Building { socket })
     }
+}
+
+/// What is asked for a build. Credentials are no part of the URL, which may be written down on its
+/// way.
+fn request(node: &str, build: &Build) -> Result<(Uri, HeaderMap), ClientError> {
+    let options = Build {
+        credentials: BTreeMap::new(),
+        ..build.clone()
+    };
+    let options = serde_json::to_string(&options);
+    let options = options.map_err(|error| ClientError::Request(error.to_string()))?;
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("options", &options);
+    let uri = super::parse(uri(&["nodes", node, "build"], Some(&query.finish())))?;
+    let mut headers = HeaderMap::new();
+    if !build.credentials.is_empty() {
+        let shown = registries::to_header(&build.credentials);
+        let shown = shown.map_err(|error| ClientError::Request(error.to_string()))?;
+        headers.insert(REGISTRIES_HEADER, shown);
+    }
+    Ok((uri, headers))
 }
 
 /// A build on a node.
@@ -107,5 +128,35 @@ impl Output {
                 }
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use hub_protocol::kind::call::image::Credentials;
+
+    use super::*;
+
+    #[test]
+    fn credentials_are_in_a_header_and_in_no_url() {
+        let mut build = Build {
+            tags: vec!["a".into()],
+            ..Build::default()
+        };
+        let (without, headers) = request("n", &build).unwrap();
+        assert_eq!(headers, HeaderMap::new());
+        let shown = Credentials {
+            password: "hunter2".into(),
+            ..Credentials::default()
+        };
+        build.credentials.insert("r.example".into(), shown);
+        let (with, headers) = request("n", &build).unwrap();
+        assert_eq!(with, without);
+        let value = &headers[REGISTRIES_HEADER];
+        assert_eq!(value, registries::to_header(&build.credentials).unwrap());
+        assert!(value.is_sensitive());
+        assert!(!format!("{build:?}").contains("hunter2"));
     }
 }

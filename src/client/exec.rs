@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use form_urlencoded::Serializer;
-use http::Uri;
+use http::{HeaderMap, Uri};
 use hub_protocol::kind::exec::{Offsets, OnDisconnect, Size};
 use hub_server::api::channel::{self, Control, LastWord};
 use tokio_tungstenite::tungstenite;
@@ -126,7 +126,7 @@ pub struct Exec {
 
 impl Exec {
     async fn open(client: &Client, uri: Uri) -> Result<Self, ClientError> {
-        let (socket, headers) = socket::open(client, uri).await?;
+        let (socket, headers) = socket::open(client, uri, HeaderMap::new()).await?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let number = |name: &str| text(name).and_then(|text| text.parse().ok()).unwrap_or(0);
         Ok(Self {

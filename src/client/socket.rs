@@ -32,13 +32,18 @@ type Stream = WebSocketStream<TokioIo<Upgraded>>;
 /// The most bytes that one message of ours carries: 32 KiB.
 pub const PIECE: usize = 32 * 1024;
 
-/// Opens a WebSocket to this path and query of the API. Gives the headers of the hub's answer, too.
+/// Opens a WebSocket to this path and query of the API, with these headers beside its own. Gives
+/// the headers of the hub's answer, too.
 ///
 /// # Errors
 /// Nobody answers, the hub refuses, or the answer is no upgrade.
-pub(super) async fn open(client: &Client, uri: Uri) -> Result<(Socket, HeaderMap), ClientError> {
+pub(super) async fn open(
+    client: &Client,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<(Socket, HeaderMap), ClientError> {
     let key = tungstenite::handshake::client::generate_key();
-    let upgrade = http::Request::builder()
+    let mut upgrade = http::Request::builder()
         .method(Method::GET)
         .uri(uri)
         .header(header::CONNECTION, "Upgrade")
@@ -48,6 +53,7 @@ pub(super) async fn open(client: &Client, uri: Uri) -> Result<(Socket, HeaderMap
         .header(header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL)
         .body(Full::new(Bytes::new()))
         .map_err(|error| ClientError::Request(error.to_string()))?;
+    upgrade.headers_mut().extend(headers);
     let mut response = client.send(client.lasting().await?, upgrade).await?;
     let status = response.status();
     if status != StatusCode::SWITCHING_PROTOCOLS {

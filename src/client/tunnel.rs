@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use hub_server::api::channel::{self, Finish};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::sleep;
@@ -30,7 +31,7 @@ impl Client {
     /// Connects to a node's Docker socket, if its agent allows it.
     pub async fn docker(&self, node: &str) -> Result<Tunnel, ClientError> {
         let uri = super::parse(uri(&["nodes", node, "docker"], None))?;
-        let (socket, _) = socket::open(self, uri).await?;
+        let (socket, _) = socket::open(self, uri, HeaderMap::new()).await?;
         Ok(Tunnel { socket })
     }
 }

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! BuildKit takes the context as the body of the request like the classic builder does, and needs a
-//! [session](super::buildkit::session) beside it only to pull base images. That was tried on a
+//! [session](super::buildkit::session) beside it only to pull base images, where it asks who pulls;
+//! the classic builder has the answer in a header. That was tried on a
 //! daemon 20.10, as was: both stop at once when the connection is closed, in the upload and in a
 //! `RUN`; the classic builder leaves its container behind unless `forcerm` is set; a bad name or
 //! option is refused before the body is read, while whatever stands in the context is only looked
@@ -22,7 +23,7 @@ use base64::engine::general_purpose::STANDARD;
 use bollard::errors::Error;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use form_urlencoded::Serializer;
-use http::{Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hub_protocol::kind::build::{Build, Progress};
 use hub_protocol::kind::{self, Failure, FailureCode};
@@ -32,11 +33,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use super::buildkit::{self, session::Session};
+use super::error;
 use super::request::{self, ANSWER, PREPARING, refusal};
 
 mod check;
+mod logins;
 
 pub(crate) use check::check;
+pub(super) use logins::Logins;
 
 /// The most bytes of one line that a daemon says: 4 MiB. What BuildKit lets a step print in all is
 /// a quarter of it.
@@ -103,20 +107,29 @@ pub(crate) async fn run(
         Builder::Classic => None,
         Builder::BuildKit => Session::open(engine).await?,
     };
-    let Some(session) = session else {
-        return send(engine, &query(build, None, false), context, progress).await;
+    let logins = Logins::new(&build.credentials);
+    let built = async {
+        let Some(session) = session else {
+            let (query, shown) = (query(build, None, false), logins.header());
+            return send(engine, &query, shown, context, progress).await;
+        };
+        let without_network = !has_bridge(engine).await;
+        let query = query(build, Some(session.id()), without_network);
+        let serve = session.serve(logins);
+        let send = send(engine, &query, None, context, progress);
+        tokio::pin!(send);
+        tokio::select! {
+            biased;
+            built = &mut send => built,
+            // The build may go on without, and says so if it can't.
+            () = serve => send.await,
+        }
     };
-    let without_network = !has_bridge(engine).await;
-    let query = query(build, Some(session.id()), without_network);
-    let serve = session.serve();
-    let send = send(engine, &query, context, progress);
-    tokio::pin!(send);
-    tokio::select! {
-        biased;
-        built = &mut send => built,
-        // The build may go on without, and says so if it can't.
-        () = serve => send.await,
-    }
+    built.await.map_err(|mut failure| {
+        let shown = build.credentials.values();
+        failure.message = error::without_secrets(&failure.message, shown);
+        failure
+    })
 }
 
 /// Whether the daemon has its usual network. The classic builder does without if there is none;
@@ -179,11 +192,15 @@ fn map<T: Serialize>(query: &mut Serializer<'_, String>, name: &str, map: &BTree
 async fn send(
     engine: &Engine,
     query: &str,
+    shown: Option<HeaderValue>,
     context: Receiver,
     progress: Sender,
 ) -> Result<String, Failure> {
     let path = format!("/build?{query}");
-    let request = request::request(engine, Method::POST, &path, ())?;
+    let mut request = request::request(engine, Method::POST, &path, ())?;
+    if let Some(shown) = shown {
+        request.headers_mut().insert("x-registry-config", shown);
+    }
     let carry = |response: Response<Incoming>| async move {
         if response.status() == StatusCode::OK {
             follow(response.into_body(), progress).await

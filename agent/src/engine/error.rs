@@ -101,20 +101,27 @@ pub(super) fn of_pull(error: &Error, image: &str, shown: Option<&Credentials>) -
     } else if has(&MISSING) {
         failure.code = FailureCode::NOT_FOUND;
     }
-    let mut message = format!("pulling {image}: {}", tidy(said));
-    // A registry may repeat what it was shown.
-    for secret in shown
-        .iter()
-        .flat_map(|shown| [&shown.password, &shown.identity_token])
-    {
-        if !secret.is_empty() {
-            message = message.replace(secret.as_str(), "…");
-        }
-    }
+    let message = format!("pulling {image}: {}", without_secrets(&tidy(said), shown));
     Failure {
         retry: failure.code == FailureCode::INTERNAL,
         ..Failure::new(failure.code, message)
     }
+}
+
+/// Words that may come from a registry, which may repeat what it was shown.
+pub(super) fn without_secrets<'a>(
+    said: &str,
+    shown: impl IntoIterator<Item = &'a Credentials>,
+) -> String {
+    let mut said = said.to_owned();
+    for shown in shown {
+        for secret in [&shown.password, &shown.identity_token] {
+            if !secret.is_empty() {
+                said = said.replace(secret.as_str(), "…");
+            }
+        }
+    }
+    said
 }
 
 fn lacks_a_capability(said: &str) -> bool {

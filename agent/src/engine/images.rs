@@ -254,7 +254,7 @@ fn progress(news: CreateImageInfo) -> Option<Progress> {
 }
 
 /// What to show the registry, in the daemon's words.
-fn credentials(shown: &Credentials, registry: &str) -> DockerCredentials {
+pub(super) fn credentials(shown: &Credentials, registry: &str) -> DockerCredentials {
     let some = |text: &String| (!text.is_empty()).then(|| text.clone());
     DockerCredentials {
         username: some(&shown.username),

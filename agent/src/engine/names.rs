@@ -59,6 +59,19 @@ pub(super) fn image(name: &str) -> Option<&str> {
     well_formed.then_some(name)
 }
 
+/// What Docker's credentials call its own registry.
+const DOCKER_HUB: &str = "https://index.docker.io/v1/";
+
+/// A registry as Docker's credentials name it: its host, however it was written; Docker's own has
+/// an address of its own there, whichever of its names is used.
+pub(super) fn registry(written: &str) -> &str {
+    let host = written.split_once("://").map_or(written, |(_, rest)| rest);
+    match host.split('/').next().unwrap_or_default() {
+        "docker.io" | "index.docker.io" | "registry-1.docker.io" => DOCKER_HUB,
+        host => host,
+    }
+}
+
 /// An image's name, parted for the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reference<'a> {
@@ -108,7 +121,7 @@ impl<'a> Reference<'a> {
     pub(super) fn registry(&self) -> &'a str {
         match self.repository.split_once('/') {
             Some((host, _)) if host == "localhost" || host.contains(['.', ':']) => host,
-            _ => "https://index.docker.io/v1/",
+            _ => DOCKER_HUB,
         }
     }
 }
@@ -147,6 +160,20 @@ mod tests {
         let names = ["/other/alias", "/web"].map(Into::into);
         assert_eq!(own(&names), Some("web"));
         assert_eq!(own(&[]), None);
+    }
+
+    #[test]
+    fn a_registry_has_one_name_however_it_is_written() {
+        for (written, name) in [
+            ("r.example:5000", "r.example:5000"),
+            ("https://r.example/v2/", "r.example"),
+            ("docker.io", DOCKER_HUB),
+            ("registry-1.docker.io", DOCKER_HUB),
+            (DOCKER_HUB, DOCKER_HUB),
+            ("", ""),
+        ] {
+            assert_eq!(registry(written), name, "{written}");
+        }
     }
 
     #[test]

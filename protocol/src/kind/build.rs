@@ -17,6 +17,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::ChannelSpec;
+use super::call::image::Credentials;
 use crate::frame::Channel;
 use crate::operation::Direction;
 
@@ -78,9 +79,14 @@ pub struct Build {
     /// Whether the image comes back on [`IMAGE`].
     #[serde(default)]
     pub output: bool,
+    /// What to show registries that base images come from: for each its host, or its address as
+    /// `docker login` stores it. Not in a URL, which may be logged: the API takes them in a header.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "schema", schema(ignore))]
+    pub credentials: BTreeMap<String, Credentials>,
 }
 
-/// Values of build arguments may be secret.
+/// Values of build arguments may be secret, and credentials are.
 impl fmt::Debug for Build {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Build")
@@ -90,6 +96,7 @@ impl fmt::Debug for Build {
             .field("build_args", &self.build_args.keys())
             .field("platform", &self.platform)
             .field("output", &self.output)
+            .field("registries", &self.credentials.keys())
             .finish_non_exhaustive()
     }
 }

@@ -1,19 +1,24 @@
 //! `GET /v1/nodes/{node}/build`: the build of an image behind a WebSocket.
 
+use std::collections::BTreeMap;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use bytes::Bytes;
+use http::HeaderMap;
 use hub_protocol::NodeName;
 use hub_protocol::kind;
 use hub_protocol::kind::build::{Build, Built};
+use hub_protocol::kind::call::image::Credentials;
 use hub_quic::operation::Ended;
 use tracing::Instrument as _;
 
 use super::Api;
 use super::channel::Finish;
 use super::problem::{Kind, Problem};
-use super::query::Query;
+use super::query::{Query, QueryError};
+use super::registries;
 use super::socket::{Carried, Upgrade};
 use crate::hub::Begun;
 
@@ -29,6 +34,7 @@ use crate::hub::Begun;
     params(
         ("node" = String, Path, description = "The node's name or id"),
         ("options" = Option<String>, Query, description = "A `Build` as JSON"),
+        ("X-Registry-Config" = Option<String>, Header, description = "What to show registries: in base64, a JSON object with a registry's address for each key and `Credentials` for its value"),
     ),
     responses(
         (status = 101, description = "The build has begun; the WebSocket carries context, progress and image"),
@@ -39,6 +45,7 @@ pub(super) async fn build(
     State(api): State<Api>,
     node: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
+    headers: HeaderMap,
     upgrade: Result<Upgrade, Problem>,
 ) -> Result<Response, Problem> {
     let run = async {
@@ -46,9 +53,7 @@ pub(super) async fn build(
         let upgrade = upgrade?;
         let query = Query::parse(query.as_deref(), &["options"])?;
         let options = query.one("options")?.unwrap_or("{}");
-        // Names the field that is wrong, and no value: build arguments may be secret.
-        let build: Build = kind::from_json_object("options", options.as_bytes())
-            .map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
+        let build = parse(options, registries::of_request(&headers)?)?;
         let span = tracing::info_span!("build", %node);
         let ask = api.hub.ask(&node, &build).instrument(span.clone());
         let Begun {
@@ -59,6 +64,23 @@ pub(super) async fn build(
     };
     run.await
         .map_err(|problem: Problem| problem.operation("build"))
+}
+
+/// The wish for a build: errors name the field that is wrong, and no value, which may be secret.
+fn parse(options: &str, credentials: BTreeMap<String, Credentials>) -> Result<Build, QueryError> {
+    let build: Build = kind::from_json_object("options", options.as_bytes())
+        .map_err(|error| QueryError::Nonsense(error.to_string()))?;
+    if !build.credentials.is_empty() {
+        return Err(QueryError::Nonsense(
+            "credentials are taken in the header X-Registry-Config: a URL may be logged, so take \
+             those that stood in this one for known"
+                .into(),
+        ));
+    }
+    Ok(Build {
+        credentials,
+        ..build
+    })
 }
 
 struct Building {
@@ -104,6 +126,17 @@ mod tests {
     fn word(done: Result<Bytes, Ended>) -> Finish {
         let node = "shop".parse().unwrap();
         Building { node }.word(done)
+    }
+
+    #[test]
+    fn credentials_come_in_the_header_alone() {
+        let shown = BTreeMap::from([("r.example".to_owned(), Credentials::default())]);
+        let build = parse(r#"{"tags":["a"]}"#, shown.clone()).unwrap();
+        assert_eq!((build.tags, build.credentials), (vec!["a".into()], shown));
+        let options = r#"{"credentials":{"r.example":{"password":"hunter2"}}}"#;
+        let refused = parse(options, BTreeMap::new()).unwrap_err().to_string();
+        assert!(refused.contains("X-Registry-Config"), "{refused}");
+        assert!(!refused.contains("hunter2"), "{refused}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod merge;
 pub mod problem;
 mod query;
 mod records;
+pub mod registries;
 mod relay;
 mod routes;
 mod serve;

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
@@ -133,6 +133,30 @@ impl Context {
             dockerfile: file.map(str::to_owned),
             source: Source::Archive(head, pieces),
         })
+    }
+
+    /// The text of the Dockerfile, where it can be seen without reading an archive, and has the size
+    /// of one.
+    pub(super) fn dockerfile_text(&self) -> Option<String> {
+        let bytes = match &self.source {
+            Source::Archive(..) => return None,
+            Source::Dockerfile(bytes) => bytes.to_vec(),
+            Source::Directory(Tree {
+                extra: Some(extra), ..
+            }) => extra.dockerfile.to_vec(),
+            Source::Directory(tree) => {
+                let name = self.dockerfile.as_deref().unwrap_or("Dockerfile");
+                let file = File::open(tree.root.join(name)).ok()?;
+                let mut bytes = Vec::new();
+                let most = MAX_DOCKERFILE as u64 + 1;
+                file.take(most).read_to_end(&mut bytes).ok()?;
+                if bytes.len() > MAX_DOCKERFILE {
+                    return None;
+                }
+                bytes
+            }
+        };
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     async fn directory(root: &Path, file: Option<&str>) -> Result<Self, ContextError> {

@@ -60,6 +60,7 @@ fn arguments_become_a_build() {
         pull: true,
         platform: Some(text("linux/arm64")),
         output: true,
+        ..Build::default()
     };
     assert!(build == expected, "{build:?}");
 }

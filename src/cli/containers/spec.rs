@@ -8,7 +8,7 @@ use hub_protocol::kind::call::container::{
 };
 use hub_protocol::kind::call::image::Credentials;
 
-use crate::cli::images::RegistryArgs;
+use crate::cli::registry::RegistryArgs;
 use crate::cli::units::{NoVariable, parse_cpus, parse_pair, parse_size, parse_variable};
 
 /// Options in docker's habits.

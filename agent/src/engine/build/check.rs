@@ -42,6 +42,7 @@ pub(crate) fn check(build: &Build) -> Result<(), Failure> {
     }
     for (what, name) in (build.build_args.keys().map(|name| ("build argument", name)))
         .chain(build.labels.keys().map(|name| ("label", name)))
+        .chain(build.credentials.keys().map(|name| ("registry", name)))
     {
         if name.is_empty() || name.contains('\0') {
             return invalid(format!("the name of a {what} is empty or holds a NUL byte"));

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use hub_protocol::kind::call::image::Credentials;
+
 use super::*;
 
 fn one(line: &str) -> Event {
@@ -103,6 +105,8 @@ fn a_query_carries_all_that_was_wished() {
         pull: true,
         platform: Some("linux/amd64".into()),
         output: true,
+        // In no query.
+        credentials: [("r.example".into(), Credentials::default())].into(),
     };
     let query = query(&build, Some("id"), true);
     let pairs: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What to show a registry.
+/// What to show a registry. Docker's own names of the parts are taken, too.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -16,10 +16,18 @@ pub struct Credentials {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub password: String,
     /// An identity token, instead of name and password.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "String::is_empty",
+        alias = "identitytoken"
+    )]
     pub identity_token: String,
     /// The registry's address; that of the image without.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "String::is_empty",
+        alias = "serveraddress"
+    )]
     pub server: String,
 }
 

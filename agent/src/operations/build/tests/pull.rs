@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use hub_protocol::kind::call::image::Credentials;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,6 +16,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::engine::registry::Registry as Private;
 
 const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
@@ -142,6 +144,49 @@ async fn docker_a_base_image_is_pulled_with_a_token() {
             rig.remove(&base).await;
         }
         serving.abort();
+    }
+    rig.end().await;
+}
+
+/// Each builder shows the registry what it was given, under a name that needs escaping nowhere and
+/// with a secret that might; without it the build fails, and what it says holds no secret.
+#[tokio::test]
+#[ignore = "needs a Docker daemon"]
+async fn docker_a_private_base_image_is_pulled_with_credentials() {
+    let rig = Rig::new().await;
+    for builder in BOTH {
+        let registry = Private::new(Some("me:hünter2/+\"=&"), false).await;
+        let (host, _) = registry.image.split_once('/').unwrap();
+        let node = node_with(&rig.engine, builder).await;
+        let dockerfile = format!("FROM {}\nCOPY Dockerfile /\n", registry.image);
+        let context = context(&[("Dockerfile", &dockerfile)]).await;
+        let shown = |password: &str| Build {
+            tags: vec![rig.tag(builder)],
+            credentials: [(
+                host.to_owned(),
+                Credentials {
+                    username: "me".into(),
+                    password: password.into(),
+                    ..Credentials::default()
+                },
+            )]
+            .into(),
+            ..Build::default()
+        };
+        for wish in [Build::default(), shown("hunter3")] {
+            let (_, ending) = build(&node, &wish, context.clone()).await;
+            let Ending::Failed(failure) = ending else {
+                panic!("{builder:?} builds without credentials")
+            };
+            assert_eq!(failure.code, FailureCode::BUILD_FAILED);
+            assert!(!failure.message.contains("hunter3"), "{failure}");
+        }
+        let (_, ending) = build(&node, &shown("hünter2/+\"=&"), context).await;
+        complete(ending);
+        assert!(rig.image(&rig.tag(builder)).await.is_some());
+        if rig.image(&registry.image).await.is_some() {
+            rig.remove(&registry.image).await;
+        }
     }
     rig.end().await;
 }
