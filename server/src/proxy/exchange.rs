@@ -17,13 +17,13 @@ use hub_protocol::kind::http::{Message, Outcome, ResponseHead};
 use hub_protocol::kind::{self, Failure};
 use hub_protocol::target::Target;
 use hub_quic::operation::{Operation, Sender};
-use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::upload;
+use super::front::{Interim, RequestBody};
+use super::{head, upload};
 
 /// How long the agent may take to say its last word once both bodies have ended.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -78,7 +78,7 @@ impl Exchange {
     }
 
     /// Starts to carry the request's body.
-    pub(super) fn upload(&mut self, body: Incoming, sender: Sender) {
+    pub(super) fn upload(&mut self, body: RequestBody, sender: Sender) {
         let (say, broke) = oneshot::channel();
         let task = tokio::spawn(upload::run(body, self.operation.clone(), sender, say));
         self.upload = Some(Upload {
@@ -138,18 +138,26 @@ pub(super) async fn settled(operation: Arc<Operation>) {
     let _ = timeout(SETTLE_TIMEOUT, operation.done()).await;
 }
 
-/// The head of the target's response.
-pub(super) async fn head(operation: &Operation) -> Result<ResponseHead, NoHead> {
-    match operation.message().await {
-        Ok(Some(message)) => match kind::decode("message", &message) {
-            Ok(Message::Head(head)) => Ok(head),
-            _ => Err(NoHead::Nonsense),
-        },
-        Ok(None) => match operation.done().await.map(|done| outcome(&done)) {
-            Ok(Some(Outcome::Broken(failure))) => Err(NoHead::Broken(failure)),
-            _ => Err(NoHead::Nonsense),
-        },
-        Err(_) => Err(NoHead::Lost),
+/// The head of the target's response. Informational ones before it go to `interim`.
+pub(super) async fn head(operation: &Operation, interim: &Interim) -> Result<ResponseHead, NoHead> {
+    loop {
+        match operation.message().await {
+            Ok(Some(message)) => match kind::decode("message", &message) {
+                Ok(Message::Head(head)) => return Ok(head),
+                Ok(Message::Informational(response)) => {
+                    let response = head::informational(response).ok_or(NoHead::Nonsense)?;
+                    interim.send(response).await;
+                }
+                _ => return Err(NoHead::Nonsense),
+            },
+            Ok(None) => {
+                return match operation.done().await.map(|done| outcome(&done)) {
+                    Ok(Some(Outcome::Broken(failure))) => Err(NoHead::Broken(failure)),
+                    _ => Err(NoHead::Nonsense),
+                };
+            }
+            Err(_) => return Err(NoHead::Lost),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Heads between HTTP/1.1 as `http` and hyper speak it, and the wire. Pure.
+//! Heads between HTTP as the `http` crate has it, and the wire. Pure.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,8 @@ use http::header::{
 };
 use http::{Method, Response, StatusCode, Version, request};
 use hub_protocol::kind::http::{
-    Body, Header, MAX_HEADERS, RequestHead, ResponseHead, elements, retain_end_to_end, weight,
+    Body, Header, Informational, MAX_HEADERS, RequestHead, ResponseHead, elements,
+    retain_end_to_end, weight,
 };
 use hub_protocol::limits::MAX_HEAD;
 
@@ -53,9 +54,9 @@ pub(super) fn coded(head: &request::Parts) -> bool {
 
 /// The protocol that a request wants to upgrade to. A request with a body is not upgraded, which
 /// leaves it an ordinary request (RFC 9110, 7.8).
-pub(super) fn upgrade(head: &request::Parts, body: Body) -> Option<Bytes> {
+pub(super) fn upgrade(head: &request::Parts, length: Option<u64>) -> Option<Bytes> {
     let asked = head.version == Version::HTTP_11
-        && matches!(body, Body::None | Body::Length(0))
+        && length == Some(0)
         && (head.headers.get_all(CONNECTION).iter())
             .flat_map(|value| elements(value.as_bytes()))
             .any(|element| element.eq_ignore_ascii_case(b"upgrade"));
@@ -66,7 +67,7 @@ pub(super) fn upgrade(head: &request::Parts, body: Body) -> Option<Bytes> {
     }
 }
 
-/// The body that a request's head announces. `length` is what hyper makes of it.
+/// The body that a request's head announces. `length` is what its front end makes of it.
 pub(super) fn body(head: &request::Parts, length: Option<u64>) -> Body {
     match length {
         None => Body::Chunked,
@@ -82,6 +83,7 @@ pub(super) fn request(
     origin: Origin<'_>,
     host: &str,
     body: Body,
+    upgrade: Option<Bytes>,
 ) -> Option<RequestHead> {
     let mut headers = lines(&head.headers);
     headers.retain(|(name, _)| !replaced(name));
@@ -106,7 +108,7 @@ pub(super) fn request(
         method: head.method.as_str().to_owned(),
         target: Bytes::copy_from_slice(target.as_bytes()),
         headers,
-        upgrade: upgrade(head, body),
+        upgrade,
         body,
     })
 }
@@ -163,6 +165,20 @@ pub(super) fn response(
         headers.insert(UPGRADE, protocol);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Some(response)
+}
+
+/// An informational response. `None`: it is none, or one that no target may give.
+pub(super) fn informational(response: Informational) -> Option<Response<()>> {
+    let status = StatusCode::from_u16(response.status).ok()?;
+    if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+        return None;
+    }
+    let mut headers = header_map(response.headers)?;
+    headers.remove(CONTENT_LENGTH);
     let mut response = Response::new(());
     *response.status_mut() = status;
     *response.headers_mut() = headers;

@@ -1,7 +1,7 @@
 //! The data plane: browsers reach ports behind agents.
 //!
 //! ```text
-//! browser --HTTP/1.1--> Proxy --place--> Routes --> session --Open{head}--> agent --> target
+//! browser --> front end --Asked--> Proxy --place--> Routes --> session --Open--> agent --> target
 //!         request body  -- upload, a task --> REQUEST channel
 //!         response body <-- ProxyBody ------- RESPONSE channel
 //! ```
@@ -18,6 +18,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `front` | the versions of HTTP that browsers speak, and what they hand to the core here |
 //! | `place`, `head` | the rules of hosts, paths and headers, without I/O |
 //! | [`routes`](Routes) | from a token or name to a session and a port |
 //! | `answer` | the hub's own answers |
@@ -29,34 +30,27 @@
 mod answer;
 mod body;
 mod exchange;
+mod front;
 mod head;
 mod place;
 mod routes;
 mod tunnel;
 mod upload;
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::pending;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::EXPECT;
-use http::{Method, Request, Response, StatusCode, Version, request};
-use hub_protocol::kind::http::{Body, MAX_HEADERS, Open, Protocol, REQUEST, RequestHead};
+use http::{Method, Response, StatusCode, request};
+use http_body::Body as _;
+use hub_protocol::kind::http::{Body, Open, Protocol, REQUEST, RequestHead};
 use hub_protocol::kind::{Failure, OperationKind};
-use hub_protocol::limits::MAX_HEAD;
 use hub_protocol::target::Grant;
 use hub_quic::operation::Sender;
-use hyper::body::{Body as _, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
@@ -67,13 +61,13 @@ use tokio::time::sleep;
 use answer::Answer;
 use body::ProxyBody;
 use exchange::{Exchange, NoHead};
+use front::{Asked, Client, RequestBody};
 use head::Origin;
 use place::{Place, place};
 pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
 
 use crate::hangup::Hangup;
 use crate::hub::{NotBegun, begun};
-use crate::linger::linger;
 use crate::seats::{self, Limits, Seat};
 
 /// How long a connection goes on whose browser has closed or reset it.
@@ -175,7 +169,7 @@ impl Proxy {
         };
         let served = tokio::select! {
             biased;
-            served = self.connection(stream, peer, Some(seat)) => served,
+            served = front::http1::serve(self, stream, plain(peer), Some(seat)) => served,
             () = gone => None,
         };
         if let Some(stream) = served {
@@ -189,86 +183,38 @@ impl Proxy {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.connection(io, peer, None).await;
+        front::http1::serve(self, io, plain(peer), None).await;
     }
 
-    /// Serves a connection. Gives it back if closing it would end a response that is not whole:
-    /// HTTP/1.0 has no other sign of an end.
-    async fn connection<I>(&self, io: I, peer: SocketAddr, seat: Option<Seat>) -> Option<I>
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let old = AtomicBool::new(false);
-        let service = service_fn(|request: Request<Incoming>| {
-            if request.version() < Version::HTTP_11 {
-                old.store(true, Ordering::Relaxed);
-            }
-            self.handle(request, peer, seat.clone())
-        });
-        let mut connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.inner.config.head_timeout)
-            .max_header_size(MAX_HEAD)
-            .max_buf_size(MAX_HEAD)
-            .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(io), service)
-            .with_upgrades();
-        let served = tokio::select! {
-            served = &mut connection => Some(served),
-            () = stopping(seat.as_ref()) => None,
-        };
-        let served = if let Some(served) = served {
-            served
-        } else {
-            Pin::new(&mut connection).graceful_shutdown();
-            (&mut connection).await
-        };
-        let error = served.err()?;
-        tracing::debug!("a browser's connection ended: {error}");
-        let looks_whole = error.is_user() && old.load(Ordering::Relaxed);
-        let parts = looks_whole.then(|| connection.into_parts())??;
-        Some(parts.io.into_inner())
+    fn config(&self) -> &Config {
+        &self.inner.config
     }
 
     /// Answers a request, with the target's response or the hub's own.
-    async fn handle(
-        &self,
-        request: Request<Incoming>,
-        peer: SocketAddr,
-        seat: Option<Seat>,
-    ) -> Result<Response<ProxyBody>, Infallible> {
-        let (mut head, body) = request.into_parts();
-        // A browser that waits for a go-ahead has not sent its body, and need not.
-        let waits = head.headers.contains_key(EXPECT);
-        let mut body = Some(body);
-        let carried = self.carry(&mut head, &mut body, waits, peer, seat);
-        let response = match carried.await {
+    async fn answer(&self, asked: Asked) -> Response<ProxyBody> {
+        match self.carry(asked).await {
             Ok(response) => response,
             Err(answer) => {
                 tracing::debug!(status = answer.status.as_u16(), "{}", answer.reason);
                 answer.into_response()
             }
-        };
-        if let Some(body) = body.filter(|body| !waits && !body.is_end_stream()) {
-            tokio::spawn(linger(body));
         }
-        Ok(response)
     }
 
-    /// Carries a request to its target. Takes the body once it is on its way.
-    async fn carry(
-        &self,
-        head: &mut request::Parts,
-        body: &mut Option<Incoming>,
-        waits: bool,
-        peer: SocketAddr,
-        seat: Option<Seat>,
-    ) -> Result<Response<ProxyBody>, Answer> {
-        let on_upgrade = head.extensions.remove::<OnUpgrade>();
-        let length = body.as_ref().and_then(|body| body.size_hint().exact());
-        let (asked, resolved) = self.route(head, length, peer).await?;
-        let upgrade = on_upgrade.filter(|_| asked.upgrade.is_some());
+    /// Carries a request to its target.
+    async fn carry(&self, asked: Asked) -> Result<Response<ProxyBody>, Answer> {
+        let Asked {
+            head,
+            body,
+            client,
+            interim,
+            upgrade,
+        } = asked;
+        let length = body.size_hint().exact();
+        let protocol = upgrade.as_ref().map(|slot| slot.protocol.clone());
+        let (asked, resolved) = self.route(&head, length, protocol, client).await?;
         let streams = matches!(asked.body, Body::Chunked | Body::Length(1..));
+        let waits = head.headers.contains_key(EXPECT);
         let Resolved {
             session,
             target,
@@ -289,19 +235,20 @@ impl Proxy {
             Answer::unopened(&node, &error)
         })?;
         let mut sender = Some(operation.sender(REQUEST));
+        let mut body = Some(body);
         let mut exchange = Exchange::new(operation, node, target);
         if streams && !waits {
-            start_upload(&mut exchange, body, &mut sender);
+            start_upload(&mut exchange, &mut body, &mut sender);
         } else if !streams && upgrade.is_none() {
             finish(sender.take());
         }
         accepted(&mut exchange).await?;
         if streams && waits {
-            start_upload(&mut exchange, body, &mut sender);
+            start_upload(&mut exchange, &mut body, &mut sender);
         }
         let operation = exchange.operation.clone();
         let received = exchange
-            .unless_upload_breaks(exchange::head(&operation))
+            .unless_upload_breaks(exchange::head(&operation, &interim))
             .await
             .map_err(|_| Answer::upload_broke())?;
         let received = match received {
@@ -315,7 +262,7 @@ impl Proxy {
             (Some(upgrade), Some(sender))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                tokio::spawn(tunnel::run(operation, sender, upgrade, seat));
+                tokio::spawn(tunnel::run(operation, sender, upgrade));
                 Ok(response.map(|()| ProxyBody::own(Bytes::new())))
             }
             (_, sender) => {
@@ -331,15 +278,13 @@ impl Proxy {
         &self,
         head: &request::Parts,
         length: Option<u64>,
-        peer: SocketAddr,
+        upgrade: Option<Bytes>,
+        client: Client,
     ) -> Result<(RequestHead, Resolved), Answer> {
         let host = head::host(head)
             .ok_or_else(|| Answer::bad_request("the request does not name one host"))?;
         if head.method == Method::CONNECT {
             return Err(Answer::connect_refused());
-        }
-        if head::coded(head) {
-            return Err(Answer::unknown_coding());
         }
         let target = head
             .uri
@@ -358,12 +303,12 @@ impl Proxy {
             Place::Nowhere => return Err(Answer::nowhere()),
         };
         let origin = Origin {
-            peer,
-            scheme: "http",
+            peer: client.peer,
+            scheme: client.scheme,
             prefix,
         };
         let body = head::body(head, length);
-        let asked = head::request(head, target, origin, host, body);
+        let asked = head::request(head, target, origin, host, body, upgrade);
         let asked = asked.ok_or_else(Answer::head_too_large)?;
         let unknown = match &route {
             Route::Token(_) => Answer::unknown_token(),
@@ -380,10 +325,11 @@ impl Proxy {
     }
 }
 
-async fn stopping(seat: Option<&Seat>) {
-    match seat {
-        Some(seat) => seat.stopping().await,
-        None => pending().await,
+/// A browser that is connected without TLS.
+fn plain(peer: SocketAddr) -> Client {
+    Client {
+        peer,
+        scheme: "http",
     }
 }
 
@@ -395,7 +341,11 @@ fn probe(stream: &TcpStream) -> rustix::io::Result<()> {
     set_tcp_keepcnt(stream, PROBES)
 }
 
-fn start_upload(exchange: &mut Exchange, body: &mut Option<Incoming>, sender: &mut Option<Sender>) {
+fn start_upload(
+    exchange: &mut Exchange,
+    body: &mut Option<RequestBody>,
+    sender: &mut Option<Sender>,
+) {
     if let (Some(body), Some(sender)) = (body.take(), sender.take()) {
         exchange.upload(body, sender);
     }

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use hub_protocol::kind::http::{Outcome, RESPONSE};
 use hub_protocol::limits::MAX_DATA;
 use hub_quic::operation::{Operation, Receiver, Sender};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::exchange::{outcome, settled};
-use crate::seats::Seat;
+use super::front::{UpgradeSlot, Upgraded};
 
 /// How much is read from the browser at once, in bytes.
 const READ: usize = MAX_DATA / 4;
@@ -22,31 +20,22 @@ struct Broke;
 /// Carries bytes until both directions have ended. When one breaks, so does the other: the
 /// operation is cancelled, and the browser's connection closed. Holds the connection's seat, and
 /// ends when that is cut.
-pub(super) async fn run(
-    operation: Arc<Operation>,
-    sender: Sender,
-    upgrade: OnUpgrade,
-    seat: Option<Seat>,
-) {
-    let carried = carry(operation, sender, upgrade);
-    match seat {
-        Some(seat) => tokio::select! {
-            () = carried => {}
-            () = seat.cut() => {}
-        },
-        None => carried.await,
-    }
-}
-
-async fn carry(operation: Arc<Operation>, sender: Sender, upgrade: OnUpgrade) {
-    let Ok(upgraded) = upgrade.await else {
+pub(super) async fn run(operation: Arc<Operation>, sender: Sender, slot: UpgradeSlot) {
+    let Some(Upgraded { io, early, seat }) = slot.upgraded().await else {
         return;
     };
-    let (read, write) = tokio::io::split(TokioIo::new(upgraded));
-    let carried = {
-        let up = up(read, sender);
+    let (read, write) = tokio::io::split(io);
+    let carried = async {
+        let up = up(early, read, sender);
         let down = down(operation.receiver(RESPONSE), write, &operation);
         tokio::try_join!(up, down)
+    };
+    let carried = match seat {
+        Some(seat) => tokio::select! {
+            carried = carried => carried,
+            () = seat.cut() => return,
+        },
+        None => carried.await,
     };
     if carried.is_ok() {
         settled(operation).await;
@@ -54,7 +43,14 @@ async fn carry(operation: Arc<Operation>, sender: Sender, upgrade: OnUpgrade) {
 }
 
 /// From the browser to the target, as long as the agent wants it.
-async fn up(mut browser: impl AsyncRead + Unpin, mut sender: Sender) -> Result<(), Broke> {
+async fn up(
+    early: Bytes,
+    mut browser: impl AsyncRead + Unpin,
+    mut sender: Sender,
+) -> Result<(), Broke> {
+    if !early.is_empty() && sender.send(early).await.is_err() {
+        return Ok(());
+    }
     let mut buffer = BytesMut::new();
     loop {
         buffer.reserve(READ);

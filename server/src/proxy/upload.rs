@@ -6,12 +6,11 @@ use http_body_util::BodyExt as _;
 use hub_protocol::kind;
 use hub_protocol::kind::http::Message;
 use hub_quic::operation::{Operation, Sender};
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
 use super::exchange::settled;
+use super::front::RequestBody;
 use super::head;
-use crate::linger::linger;
 
 enum Uploaded {
     /// All of it is on its way.
@@ -24,7 +23,7 @@ enum Uploaded {
 
 /// Carries a body, then waits for the operation's end. Says on `broke` if the browser breaks off.
 pub(super) async fn run(
-    mut body: Incoming,
+    mut body: RequestBody,
     operation: Arc<Operation>,
     mut sender: Sender,
     broke: oneshot::Sender<()>,
@@ -33,14 +32,15 @@ pub(super) async fn run(
         Uploaded::Whole => settled(operation).await,
         Uploaded::Unwanted => {
             drop(broke);
-            linger(body).await;
+            // What still comes is its front end's to throw away.
+            drop(body);
             settled(operation).await;
         }
         Uploaded::Broke => _ = broke.send(()),
     }
 }
 
-async fn carry(body: &mut Incoming, operation: &Operation, sender: &mut Sender) -> Uploaded {
+async fn carry(body: &mut RequestBody, operation: &Operation, sender: &mut Sender) -> Uploaded {
     loop {
         let frame = tokio::select! {
             biased;
