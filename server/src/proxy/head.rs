@@ -14,6 +14,8 @@ use hub_protocol::kind::http::{
 };
 use hub_protocol::limits::MAX_HEAD;
 
+use super::own;
+
 /// The longest host, in bytes: a DNS name and a port.
 const MAX_HOST: usize = 260;
 
@@ -124,7 +126,7 @@ fn replaced(name: &[u8]) -> bool {
         || name.starts_with(b"x-forwarded-")
 }
 
-/// The header lines that hold from end to end.
+/// The header lines that hold from end to end, without those that nobody outside may set.
 pub(super) fn lines(headers: &HeaderMap) -> Vec<Header> {
     let mut lines = headers
         .iter()
@@ -134,6 +136,7 @@ pub(super) fn lines(headers: &HeaderMap) -> Vec<Header> {
         })
         .collect();
     retain_end_to_end(&mut lines);
+    own::strip_request(&mut lines);
     lines
 }
 
@@ -203,6 +206,7 @@ pub(super) fn trailers(lines: Vec<Header>) -> Option<HeaderMap> {
 
 fn header_map(mut lines: Vec<Header>) -> Option<HeaderMap> {
     retain_end_to_end(&mut lines);
+    own::strip_response(&mut lines);
     if lines.len() > MAX_HEADERS {
         return None;
     }
