@@ -12,6 +12,13 @@ pub enum Point {
     JoinAnswered,
     /// `exec-opened`: an exec was asked for, and nothing of it has begun.
     ExecOpened,
+    /// `exec-created`: what is to become the command is there, a process or an exec of the daemon's,
+    /// and no record of it.
+    ExecCreated,
+    /// `exec-recorded`: the record stands, and the command was not let go.
+    ExecRecorded,
+    /// `exec-released`: the command was let go, and nobody looked at it since.
+    ExecReleased,
     /// `exec-started`: the command runs, and the hub was not told.
     ExecStarted,
     /// `exec-stopping`: the operation has ended early, and its command is about to be stopped.
@@ -24,10 +31,13 @@ pub enum Point {
 
 #[cfg(debug_assertions)]
 impl Point {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::JoinKeyStored,
         Self::JoinAnswered,
         Self::ExecOpened,
+        Self::ExecCreated,
+        Self::ExecRecorded,
+        Self::ExecReleased,
         Self::ExecStarted,
         Self::ExecStopping,
         Self::ExecDrained,
@@ -39,6 +49,9 @@ impl Point {
             Self::JoinKeyStored => "join-key-stored",
             Self::JoinAnswered => "join-answered",
             Self::ExecOpened => "exec-opened",
+            Self::ExecCreated => "exec-created",
+            Self::ExecRecorded => "exec-recorded",
+            Self::ExecReleased => "exec-released",
             Self::ExecStarted => "exec-started",
             Self::ExecStopping => "exec-stopping",
             Self::ExecDrained => "exec-drained",

@@ -4,13 +4,19 @@ use std::process::ExitCode;
 
 use hub::settings::{self, AgentSettings};
 use hub_agent::agent::AgentError;
+use hub_agent::runtime::process::gate;
 use hub_agent::uplink::UplinkError;
 
 /// The hub refused this node for good: starting again is of no use (`EX_NOPERM` of sysexits.h).
 const REFUSED: u8 = 77;
 
+fn main() -> ExitCode {
+    gate::enter();
+    serve()
+}
+
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+async fn serve() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

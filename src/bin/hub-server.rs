@@ -5,10 +5,17 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use hub::local::Local;
 use hub::settings::{self, ServerSettings};
+use hub_agent::runtime::process::gate;
 use hub_server::{Parts, Server, files};
 
+fn main() -> ExitCode {
+    // For the commands of its own machine.
+    gate::enter();
+    serve()
+}
+
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+async fn serve() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -18,6 +18,7 @@ mod moments;
 mod netns;
 mod processes;
 mod programs;
+mod starts;
 mod terminal;
 mod torture;
 mod witness;

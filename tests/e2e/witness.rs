@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// Longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -68,12 +68,6 @@ impl Watched {
         let timeout = Timespec::try_from(time).unwrap();
         let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
         ended.unwrap() > 0
-    }
-
-    /// The group it is in, while it lives and is not reaped.
-    pub fn group(&self) -> Option<i32> {
-        let group = getpgid(Pid::from_raw(self.pid)).ok()?;
-        self.lives().then(|| group.as_raw_nonzero().get())
     }
 
     pub fn lives(&self) -> bool {

@@ -58,9 +58,11 @@ use self::output::Frames;
 use self::terminal::{Input, Keyboard};
 use super::leftovers;
 use super::{
-    ByteSink, Container, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, ProcessHandle, Runtime,
+    ByteSink, Container, ExecError, ExecSpec, MAX_CHUNK, MAX_NAMED, Process, ProcessHandle,
+    Runtime, Stopped, proc,
 };
 use crate::engine::{Engine, names};
+use crate::kill::{self, Point};
 
 /// How long the daemon may take to say that it is there.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,13 +105,28 @@ impl DockerRuntime {
         self.engine.docker()
     }
 
-    /// Keeps a record of every running command in `DIR/execs`, after stopping what an earlier run
-    /// of the agent recorded there and left behind. Only processes that this machine sees and the
-    /// agent may signal can be stopped so.
+    /// Keeps a record of every command in `DIR/execs` from before its start, after stopping what an
+    /// earlier run of the agent recorded there and left behind. Only processes that this machine sees
+    /// can be stopped so; of others a warning tells.
     pub async fn keeping_records(mut self, state_dir: &Path) -> io::Result<Self> {
         let records = state_dir.join("execs");
         leftovers::prepare(&records)?;
-        leftovers::sweep(&records).await?;
+        let (docker, boot) = (self.docker().clone(), proc::boot_id()?);
+        leftovers::sweep(&records, async |record| {
+            let asked = match Exec::of_record(&docker, record).filter(|_| record.boot == boot) {
+                Some(exec) => exec.stop_left(leftovers::GRACE).await,
+                None => Ok(Stopped::AlreadyEnded),
+            };
+            match asked {
+                // A daemon that was restarted knows nothing of what it left running.
+                Ok(Stopped::AlreadyEnded) => leftovers::stop(record, &boot)
+                    .await
+                    .unwrap_or(Ok(Stopped::AlreadyEnded)),
+                Ok(stopped) => Ok(stopped),
+                Err(left) => Err(left.to_string()),
+            }
+        })
+        .await?;
         self.records = Some(records);
         Ok(self)
     }
@@ -170,9 +187,6 @@ impl DockerRuntime {
             frames,
             input,
         } = opened;
-        if let Some(dir) = &self.records {
-            exec.keep_record(dir);
-        }
         let (stdout, stderr) = output::part(frames, Arc::clone(&exec));
         let stdin: Option<ByteSink> = match spec.tty {
             _ if !spec.stdin => None,
@@ -232,6 +246,11 @@ impl DockerRuntime {
         ));
         // From here on a call that is given up stops what it started.
         let handle = DockerHandle(Arc::clone(&exec));
+        kill::at(Point::ExecCreated);
+        if let Some(dir) = &self.records {
+            exec.keep_record(dir);
+        }
+        kill::at(Point::ExecRecorded);
         let started = match spec.tty {
             Some(size) => terminal::start(&self.engine, &exec.id, size).await,
             None => self.attach(&exec.id).await,
@@ -248,7 +267,10 @@ impl DockerRuntime {
                 });
             }
         };
-        match exec.started().await {
+        kill::at(Point::ExecReleased);
+        let started = exec.started().await;
+        exec.complete_record();
+        match started {
             Started::Refused(code) => {
                 exec.set_over();
                 let text = output::text(&mut frames).await;

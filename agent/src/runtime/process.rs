@@ -20,18 +20,20 @@
 //!   shell. If they hold its output open, the streams go on while data comes and end once nothing
 //!   came for [`QUIET`] after the command's own end. A stop ends all of the group.
 //! * **The agent's end:** if the agent's runtime goes away the group is killed. If the agent is
-//!   killed with SIGKILL, the `leftovers` module does that at its next start.
+//!   killed with SIGKILL, the `leftovers` module does that at its next start; no command runs before
+//!   it has the record for that, see [`gate`].
 //!
 //! Needs Linux 5.4 or later, for pidfds.
 
+pub mod gate;
+
+mod start;
 mod terminal;
 
-use std::env;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::process::Stdio;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -40,24 +42,25 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, stream};
 use hub_protocol::kind::exec::Size;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::net::unix::pipe::Sender;
+use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use self::terminal::{Screen, Terminal};
+use self::gate::{Gate, Shut};
+use self::start::{Begun, Streams};
+use self::terminal::Screen;
 use super::group::{Bond, Leader, StopError};
-use super::leftovers::{self, Kept, Record};
+use super::leftovers::{self, Instance, Kept, Record};
 use super::{
     ByteSink, ByteStream, DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, MAX_CHUNK, MayStillRun,
     Process, ProcessHandle, Runtime, Stopped, WaitError, proc,
 };
+use crate::kill::{self, Point};
 
 /// How long the outputs of a command that has ended stay open with nothing coming: somebody else
 /// holds them. What the command itself wrote is in the pipe by then and always read first.
 pub const QUIET: Duration = Duration::from_millis(500);
-
-/// Where commands are looked for if the agent has no `PATH` itself.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A pipe's buffer is asked to hold at least this much more before each read.
 const LEAST_READ: usize = 4 * 1024;
@@ -69,6 +72,7 @@ const NAME: &str = "process";
 pub struct ProcessRuntime {
     records: PathBuf,
     boot: String,
+    gate: Option<Gate>,
 }
 
 impl ProcessRuntime {
@@ -77,14 +81,32 @@ impl ProcessRuntime {
     pub async fn open(state_dir: &Path) -> io::Result<Self> {
         let records = state_dir.join("execs");
         leftovers::prepare(&records)?;
-        leftovers::sweep(&records).await?;
+        let boot = proc::boot_id()?;
+        leftovers::sweep(&records, async |record| {
+            match leftovers::stop(record, &boot).await {
+                Some(stopped) => stopped,
+                None if record.process.is_none() && record.boot == boot => {
+                    Err("the Docker daemon alone can tell; start the agent with its runtime".into())
+                }
+                None => Ok(Stopped::AlreadyEnded),
+            }
+        })
+        .await?;
         Ok(Self {
             records,
-            boot: proc::boot_id()?,
+            boot,
+            gate: Gate::own(),
         })
     }
 
-    fn start(&self, spec: &ExecSpec) -> Result<Process, ExecError> {
+    /// The same with another program as the [`gate`].
+    #[cfg(test)]
+    pub(super) fn behind(mut self, gate: Gate) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    async fn start(&self, spec: &ExecSpec) -> Result<Process, ExecError> {
         spec.check()?;
         if let Some(name) = &spec.container {
             return Err(ExecError::Unsupported {
@@ -104,30 +126,35 @@ impl ProcessRuntime {
                 ),
             });
         }
-        let command = command(spec)?;
-        let spawned = match spec.tty {
-            None => spawn(command, spec.stdin).map(|(child, pipes)| (child, Streams::Pipes(pipes))),
-            Some(size) => Terminal::spawn(command, size)
-                .map(|(child, terminal)| (child, Streams::Terminal(terminal))),
-        };
-        let (child, streams) = spawned.map_err(|error| refused(&spec.argv[0], &error))?;
+        let dir = start::directory(spec)?;
+        let Begun {
+            child,
+            streams,
+            closed,
+        } = start::begin(self.gate.as_ref(), spec, &dir)
+            .map_err(|error| refused(&spec.argv[0], &error))?;
         let leader = child
             .id()
             .ok_or(io::ErrorKind::NotFound.into())
             .and_then(|pid| Leader::open(pid.cast_signed(), None, Bond::Child))
             // Dropping the child kills it.
             .map_err(|error| unavailable(format!("the new process cannot be watched: {error}")))?;
+        kill::at(Point::ExecCreated);
         let record = Record {
             boot: self.boot.clone(),
-            pid: leader.pid(),
-            start: leader.start(),
+            process: Some(Instance {
+                pid: leader.pid(),
+                start: leader.start(),
+            }),
             command: spec.argv[0].clone(),
             container: None,
+            exec: None,
         };
         let kept = leftovers::keep(&self.records, &record).inspect_err(|error| {
             // Refusing would keep people from the very command that makes room on the disk.
             tracing::warn!(%error, "a command runs without a record; it is not cleaned up after if the agent is killed");
         });
+        kill::at(Point::ExecRecorded);
 
         let (requests, received) = mpsc::channel(4);
         let (ended, is_ended) = watch::channel(false);
@@ -142,19 +169,41 @@ impl ProcessRuntime {
             reaped: false,
         };
         tokio::spawn(warden.run(received));
-        let screen = match &streams {
-            Streams::Pipes(_) => None,
-            Streams::Terminal(terminal) => Some(terminal.screen()),
+        let handle = Handle {
+            what,
+            requests,
+            known,
+            screen: match &streams {
+                Streams::Pipes { .. } => None,
+                Streams::Terminal(terminal) => Some(terminal.screen()),
+            },
         };
+        if let Some(closed) = closed
+            && let Err(shut) = closed.open().await
+        {
+            // Nothing of it is left once this is answered.
+            let _ = handle.wait().await;
+            return Err(match shut {
+                Shut::Refused(error) => refused(&spec.argv[0], &error),
+                Shut::Broken(error) => unavailable(format!(
+                    "the process ended before it was the command: {error}"
+                )),
+            });
+        }
+        kill::at(Point::ExecReleased);
         let (stdin, stdout, stderr): (Option<ByteSink>, _, _) = match streams {
-            Streams::Pipes((stdin, stdout, stderr)) => (
+            Streams::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => (
                 stdin.map(|pipe| Box::new(Stdin(Some(pipe))) as _),
                 output(stdout, is_ended.clone()),
                 output(stderr, is_ended),
             ),
             Streams::Terminal(terminal) => (
                 spec.stdin.then(|| Box::new(terminal.keyboard()) as _),
-                output(Some(terminal), is_ended),
+                output(terminal, is_ended),
                 Box::pin(stream::empty()),
             ),
         };
@@ -162,12 +211,7 @@ impl ProcessRuntime {
             stdin,
             stdout,
             stderr,
-            handle: Box::new(Handle {
-                what,
-                requests,
-                known,
-                screen,
-            }),
+            handle: Box::new(handle),
         })
     }
 }
@@ -178,74 +222,12 @@ impl Runtime for ProcessRuntime {
     }
 
     fn exec(&self, spec: ExecSpec) -> BoxFuture<'_, Result<Process, ExecError>> {
-        async move { self.start(&spec) }.boxed()
+        async move { self.start(&spec).await }.boxed()
     }
 }
 
 fn unavailable(why: String) -> ExecError {
     ExecError::Unavailable { runtime: NAME, why }
-}
-
-type Pipes = (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>);
-
-/// What a command reads and prints by.
-enum Streams {
-    Pipes(Pipes),
-    Terminal(Terminal),
-}
-
-/// Starts a command in a group of its own, with pipes.
-fn spawn(mut command: Command, stdin: bool) -> io::Result<(Child, Pipes)> {
-    let mut child = command
-        .stdin(if stdin { Stdio::piped() } else { Stdio::null() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
-    let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    Ok((child, pipes))
-}
-
-/// The command with everything it inherits but its streams.
-fn command(spec: &ExecSpec) -> Result<Command, ExecError> {
-    let mut command = Command::new(&spec.argv[0]);
-    command
-        .args(&spec.argv[1..])
-        .env_clear()
-        .env(
-            "PATH",
-            env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()),
-        )
-        .envs(
-            ["HOME", "USER", "LANG"]
-                .iter()
-                .filter_map(|&name| Some((name, env::var_os(name)?))),
-        )
-        .envs(spec.tty.map(|_| ("TERM", "xterm")))
-        .envs(spec.env.iter().map(|(name, value)| (name, value)))
-        .kill_on_drop(true);
-    match &spec.cwd {
-        // Asked beforehand, because the error of a spawn does not tell the two apart.
-        Some(dir) => match std::fs::metadata(dir) {
-            Ok(meta) if meta.is_dir() => command.current_dir(dir),
-            Ok(_) => {
-                return Err(ExecError::Invalid {
-                    what: format!("{dir:?} is not a directory"),
-                });
-            }
-            Err(error) => {
-                return Err(ExecError::Invalid {
-                    what: format!("directory {dir:?}: {error}"),
-                });
-            }
-        },
-        None => command.current_dir(
-            env::var_os("HOME")
-                .filter(|home| Path::new(home).is_dir())
-                .unwrap_or("/".into()),
-        ),
-    };
-    Ok(command)
 }
 
 /// Which of our errors the system's refusal to start a command is.
@@ -294,12 +276,9 @@ fn names(user: &str, uid: u32, passwd: &str) -> bool {
 
 /// A stream over one output pipe. See [`QUIET`] for how it ends without EOF.
 fn output(
-    pipe: Option<impl AsyncRead + Send + Unpin + 'static>,
+    pipe: impl AsyncRead + Send + Unpin + 'static,
     ended: watch::Receiver<bool>,
 ) -> ByteStream {
-    let Some(pipe) = pipe else {
-        return Box::pin(stream::empty());
-    };
     let buffer = BytesMut::new();
     Box::pin(stream::unfold(
         (pipe, ended, buffer),
@@ -337,7 +316,7 @@ async fn quiet(ended: &mut watch::Receiver<bool>) {
 }
 
 /// A pipe into the command; its EOF is the end of the descriptor, so shutting down closes it.
-struct Stdin(Option<ChildStdin>);
+struct Stdin(Option<Sender>);
 
 impl AsyncWrite for Stdin {
     fn poll_write(

@@ -11,14 +11,15 @@ use futures_util::StreamExt;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::leftovers::{self, Record};
-use super::process::ProcessRuntime;
+use super::leftovers::{self, Instance, Record};
+use super::process::{ProcessRuntime, gate};
 use super::suite::{self, Rig};
 use super::{DEFAULT_GRACE, ExecError, ExecSpec, ExitStatus, Runtime, Stopped, proc};
 
 async fn rig() -> (Rig, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let runtime = ProcessRuntime::open(dir.path()).await.unwrap();
+    let runtime = runtime.behind(gate::tests::gate());
     (
         Rig {
             runtime: Box::new(runtime),
@@ -231,15 +232,21 @@ async fn a_start_sweeps_what_an_earlier_run_left_and_nothing_else() {
         let boot = proc::boot_id().unwrap();
         Record {
             boot,
-            pid: stat.pid,
-            start: stat.start,
+            process: Some(Instance {
+                pid: stat.pid,
+                start: stat.start,
+            }),
             command: "sleep".into(),
             container: None,
+            exec: None,
         }
     };
     let of_left = record(&left);
     let of_stranger = Record {
-        start: record(&stranger).start + 1,
+        process: record(&stranger).process.map(|process| Instance {
+            start: process.start + 1,
+            ..process
+        }),
         ..record(&stranger)
     };
     let of_rebooted = Record {

@@ -25,7 +25,7 @@ use hub_protocol::kind::exec::Size;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::group::{Bond, Leader, StopError};
-use super::super::leftovers::{self, Kept, Record};
+use super::super::leftovers::{self, Instance, Kept, Record};
 use super::super::{
     DEFAULT_GRACE, ExitStatus, MayStillRun, ProcessHandle, Stopped, WaitError, proc,
 };
@@ -36,6 +36,10 @@ const START: Duration = Duration::from_secs(30);
 
 /// How long the daemon may take to tell the code of a process that is gone, or not answer at all.
 const SETTLE: Duration = Duration::from_secs(10);
+
+/// How long the daemon may take to begin a start that it was asked for by an agent that has died since;
+/// it marks the command as running before it does anything else.
+const UNDERWAY: Duration = Duration::from_secs(2);
 
 /// Pauses between two questions: from the first, doubling, to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
@@ -162,26 +166,73 @@ impl Exec {
         }
     }
 
-    /// Writes a record for the next start of the agent. Needs a process that is seen here.
+    /// Keeps a record for the next start of the agent: before the start, by what the daemon knows the
+    /// command by.
     pub(super) fn keep_record(&self, dir: &Path) {
-        let Some(leader) = self.leader() else {
-            return;
-        };
-        let kept = proc::boot_id().and_then(|boot| {
-            let record = Record {
-                boot,
-                pid: leader.pid(),
-                start: leader.start(),
-                command: self.command.clone(),
-                container: leader.container().map(str::to_owned),
-            };
-            leftovers::keep(dir, &record)
-        });
+        let kept = self
+            .record()
+            .and_then(|record| leftovers::keep(dir, &record));
         match kept {
             Ok(kept) => drop(self.kept.set(kept)),
             Err(error) => {
                 tracing::warn!(%error, "a command runs without a record; it is not cleaned up after if the agent is killed");
             }
+        }
+    }
+
+    /// Adds the process to the record, if it is seen here.
+    pub(super) fn complete_record(&self) {
+        if let Some(kept) = self.kept.get()
+            && self.leader().is_some()
+            && let Err(error) = self.record().and_then(|record| kept.write(&record))
+        {
+            tracing::debug!(%error, "a command's record stays without its process");
+        }
+    }
+
+    fn record(&self) -> io::Result<Record> {
+        let leader = self.leader();
+        let container = leader.and_then(Leader::container);
+        Ok(Record {
+            boot: proc::boot_id()?,
+            process: leader.map(|leader| Instance {
+                pid: leader.pid(),
+                start: leader.start(),
+            }),
+            command: self.command.clone(),
+            container: Some(container.unwrap_or(&self.container).to_owned()),
+            exec: Some(self.id.clone()),
+        })
+    }
+
+    /// The command of a record, if it is one of the daemon's.
+    pub(super) fn of_record(docker: &Docker, record: &Record) -> Option<Self> {
+        let (id, container) = (record.exec.clone()?, record.container.as_deref()?);
+        Some(Self::new(docker.clone(), id, container, &record.command))
+    }
+
+    /// Stops what an earlier run of the agent left. That may have died before it asked for the start,
+    /// or while it did: a command that nobody has begun to start within [`UNDERWAY`] never runs.
+    pub(super) async fn stop_left(&self, grace: Duration) -> Result<Stopped, MayStillRun> {
+        let deadline = Instant::now() + UNDERWAY;
+        let mut pause = PAUSES.0;
+        loop {
+            let seen = match self.docker.inspect_exec(&self.id).await {
+                Ok(seen) => seen,
+                // Its container has ended, or the daemon.
+                Err(Error::DockerResponseServerError {
+                    status_code: 404, ..
+                }) => return Ok(Stopped::AlreadyEnded),
+                Err(error) => return Err(self.may_still_run(format!("the daemon says: {error}"))),
+            };
+            if phase(&seen) != Phase::Pending || seen.running == Some(true) {
+                return self.stop(grace).await;
+            }
+            if Instant::now() >= deadline {
+                return Ok(Stopped::AlreadyEnded);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
         }
     }
 

@@ -8,21 +8,22 @@
 //!
 //! The command needs a session of its own with the terminal as the one that controls it, which must
 //! be arranged between fork and exec. No safe function of the standard library does that, and this
-//! workspace holds no unsafe code; a second program that does it and then becomes the command would
-//! cost an exec, and would have to be found at run time. The crate `pty-process` does exactly this
-//! much on tokio's own `Command`, and needs nothing but rustix and tokio. Reading and writing is done
-//! here: whoever drops the reader hangs up, as one who closes a terminal's window.
+//! workspace holds no unsafe code. The crate `pty-process` does exactly this much on tokio's own
+//! `Command`, and needs nothing but rustix and tokio. Reading and writing is done here: whoever drops
+//! the reader hangs up, as one who closes a terminal's window.
 //!
 //! The kernel says that nothing holds the command's side any more by EIO: that is the end of the
 //! output, after all that was printed.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
+use std::process::Stdio;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use hub_protocol::kind::exec::Size;
+use pty_process::Pts;
 use rustix::io::Errno;
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
@@ -45,14 +46,14 @@ pub(super) struct Keyboard(Weak<AsyncFd<OwnedFd>>);
 pub(super) struct Screen(Weak<AsyncFd<OwnedFd>>);
 
 impl Terminal {
-    /// Starts a command on a new terminal of this size.
-    pub(super) fn spawn(command: Command, size: Size) -> io::Result<(Child, Self)> {
+    /// A new terminal of this size, the command's side of it, and what the command's streams are.
+    pub(super) fn open(size: Size) -> io::Result<(Self, Pts, [OwnedFd; 3])> {
         let (controlling, commands) = pty_process::open().map_err(system)?;
         tcsetwinsize(&controlling, winsize(size))?;
-        let child = pty_process::Command::from(command)
-            .spawn(commands)
-            .map_err(system)?;
-        Ok((child, Self(Arc::new(watched(controlling.into())?))))
+        let stream = || commands.as_fd().try_clone_to_owned();
+        let streams = [stream()?, stream()?, stream()?];
+        let terminal = Self(Arc::new(watched(controlling.into())?));
+        Ok((terminal, commands, streams))
     }
 
     pub(super) fn keyboard(&self) -> Keyboard {
@@ -62,6 +63,17 @@ impl Terminal {
     pub(super) fn screen(&self) -> Screen {
         Screen(Arc::downgrade(&self.0))
     }
+}
+
+/// Starts a process that leads a session of its own, which the terminal controls.
+pub(super) fn spawn(command: Command, stdio: [Stdio; 3], commands: Pts) -> io::Result<Child> {
+    let [stdin, stdout, stderr] = stdio;
+    pty_process::Command::from(command)
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(stderr)
+        .spawn(commands)
+        .map_err(system)
 }
 
 impl Screen {
