@@ -26,7 +26,7 @@ use crate::operations::kept::Kept;
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::runtime::Runtime;
-use crate::targets::Targets;
+use crate::targets::{Places, Targets};
 use crate::uplink::{Uplink, UplinkError};
 
 /// How to join, for an agent that has no identity yet.
@@ -80,12 +80,13 @@ impl Parts {
     /// What operations work with that do what `policy` allows.
     pub(crate) fn tools(&self, policy: Arc<Policy>) -> Tools {
         let journal = self.engine.clone();
+        let places = Places::new(self.engine.clone(), policy.clone());
         Tools {
             journal: journal.map(|engine| Journal::start(engine, self.random.clone())),
             engine: self.engine.clone(),
             runtime: self.runtime.clone(),
             targets: Targets::default(),
-            connections: Connections::new(self.dial.clone()),
+            connections: Connections::to(places, self.dial.clone()),
             kept: Kept::new(self.random.clone(), self.time.clone()),
             lingering: Lingering::default(),
             policy,

@@ -213,7 +213,9 @@ impl fmt::Debug for Calls<'_> {
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the daemon answers to a question, within 10 s.
-async fn look<T>(question: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+pub(crate) async fn look<T>(
+    question: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
     match timeout(LOOK_TIMEOUT, question).await {
         Ok(answer) => answer.map_err(|error| error::failure(&error)),
         Err(_) => Err(error::silent(LOOK_TIMEOUT)),
@@ -221,7 +223,9 @@ async fn look<T>(question: impl Future<Output = Result<T, Error>>) -> Result<T, 
 }
 
 /// The same of what may not be there.
-async fn find<T>(question: impl Future<Output = Result<T, Error>>) -> Result<Option<T>, Failure> {
+pub(crate) async fn find<T>(
+    question: impl Future<Output = Result<T, Error>>,
+) -> Result<Option<T>, Failure> {
     let question = async {
         match question.await {
             Err(error) if error::status(&error) == Some(404) => Ok(None),

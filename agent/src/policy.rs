@@ -30,10 +30,12 @@ use std::path::{Path, PathBuf};
 use hub_protocol::kind::call::METHODS;
 use hub_protocol::kind::call::container::{Create, Mount, MountKind};
 use hub_protocol::kind::{Failure, FailureCode, OperationKind};
+use hub_protocol::target::{Grant, Target, Transport};
 
 pub use guard::Guard;
+pub(crate) use guard::{labels_of, name_of};
 pub use pattern::Pattern;
-pub use rules::{PolicyError, Rules, Source};
+pub use rules::{PolicyError, Ports, Rules, Source};
 
 /// Something that the policy forbids.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +121,8 @@ pub struct Policy {
     host_network: bool,
     container_network: bool,
     gpus: bool,
+    ports: Option<Vec<Ports>>,
+    forward: bool,
     docker_api: bool,
     /// Everything goes: for tests of operations.
     everything: bool,
@@ -166,6 +170,8 @@ impl Policy {
             host_network: false,
             container_network: false,
             gpus: false,
+            ports: None,
+            forward: true,
             docker_api: false,
             everything: false,
         }
@@ -222,9 +228,11 @@ impl Policy {
             (&mut policy.host_network, rules.host_network),
             (&mut policy.container_network, rules.container_network),
             (&mut policy.gpus, rules.gpus),
+            (&mut policy.forward, rules.forward),
         ] {
             *switch = given.unwrap_or(*switch);
         }
+        policy.ports = rules.ports;
         policy.docker_api = docker_api;
         Ok(policy)
     }
@@ -283,6 +291,43 @@ impl Policy {
             let what = "a command on the machine itself, outside of containers";
             Err(Refusal::new("host_exec", what))
         }
+    }
+
+    /// Whether some targets are out of bounds by what can be said without a look at containers.
+    pub fn chooses_targets(&self) -> bool {
+        self.ports.is_some() || !self.forward
+    }
+
+    /// Whether a target may be connected to by this right. Whether its container may be touched,
+    /// and whether that is in the machine's network, has to be judged beside it:
+    /// [`check_container`](Self::check_container), [`check_port`](Self::check_port).
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    pub fn check_target(&self, target: &Target, grant: Grant) -> Result<(), Refusal> {
+        if grant == Grant::Operator && !self.forward && !self.everything {
+            return Err(Refusal::new("forward", format!("forwarding to {target}")));
+        }
+        match target.container {
+            None => self.check_port(target.transport, target.port),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Whether a port of the machine may be exposed or forwarded.
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    pub fn check_port(&self, transport: Transport, port: u16) -> Result<(), Refusal> {
+        let listed = |ports: &Vec<Ports>| ports.iter().any(|ports| ports.contains(port));
+        if self.everything || self.ports.as_ref().is_none_or(listed) {
+            return Ok(());
+        }
+        let target = Target {
+            transport,
+            ..Target::tcp(port)
+        };
+        Err(Refusal::new("ports", format!("{target} of the machine")))
     }
 
     /// Whether this container may be seen and touched. Lists and events leave out those that may
@@ -435,6 +480,15 @@ impl Policy {
         } else {
             Err(refusal(String::new()))
         }
+    }
+
+    /// A verdict as the hub is told of it; a refusal is logged, too.
+    pub(crate) fn may(&self, verdict: Result<(), Refusal>) -> Result<(), Failure> {
+        verdict.map_err(|refusal| {
+            let failure = self.refused(&refusal);
+            tracing::warn!("refused: {failure}");
+            failure
+        })
     }
 
     /// What the hub is told of a refusal: the rule and where it stands.

@@ -1,8 +1,16 @@
-//! What the hub has exposed on this node: the only targets that the agent connects to.
+//! What the agent connects to on behalf of others: what the hub has exposed on this node, and what
+//! an operator asks for, as far as the node's policy goes.
 //!
-//! The hub sends the list on the control stream and asks for connections on operation streams, so
-//! either may arrive first. [`Targets`] holds the newest list; a request names the revision that
-//! made it possible, and waits for it.
+//! ```text
+//! Target --Targets: is it exposed?--> Places: where is it? --> Place --> a connection
+//! ```
+//!
+//! The hub sends the list of what is exposed on the control stream and asks for connections on
+//! operation streams, so either may arrive first. [`Targets`] holds the newest list; a request names
+//! the revision that made it possible, and waits for it.
+
+mod place;
+mod places;
 
 use std::time::Duration;
 
@@ -11,6 +19,9 @@ use hub_protocol::session;
 use hub_protocol::target::{Grant, Target};
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+pub use place::{Address, Place};
+pub use places::Places;
 
 /// How long a request waits for the list that allows it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);

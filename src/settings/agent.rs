@@ -10,7 +10,7 @@ use hub_agent::agent::{Config, Joining, Parts};
 use hub_agent::dial::HubAddress;
 use hub_agent::engine::Engine;
 use hub_agent::identity::{IdentityStore, State};
-use hub_agent::operations::http::Loopback;
+use hub_agent::operations::http::Direct;
 use hub_agent::policy::{Policy, Rules, Source};
 use hub_agent::runtime::Runtime;
 use hub_agent::runtime::docker::DockerRuntime;
@@ -246,7 +246,7 @@ pub fn system_parts(runtime: Arc<dyn Runtime>) -> Parts {
         }),
         runtime,
         engine: None,
-        dial: Arc::new(Loopback),
+        dial: Arc::new(Direct),
     }
 }
 

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hub::client::Client;
 use hub_agent::agent::{self, AgentError, Joining};
 use hub_agent::dial::HubAddress;
-use hub_agent::operations::http::Loopback;
+use hub_agent::operations::http::Direct;
 use hub_agent::runtime::process::ProcessRuntime;
 use hub_protocol::session::Platform;
 use hub_quic::endpoint::UdpNetwork;
@@ -136,7 +136,7 @@ async fn start_agent(
         random: Arc::new(|bytes| getrandom::fill(bytes).unwrap()),
         runtime: Arc::new(ProcessRuntime::open(&data_dir).await.unwrap()),
         engine: None,
-        dial: Arc::new(Loopback),
+        dial: Arc::new(Direct),
     };
     let mut changes = server.hub().sessions().changes();
     let (stop, stopping) = watch::channel(false);

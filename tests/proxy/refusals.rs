@@ -201,7 +201,7 @@ fn what_takes_too_long() {
         impl hub_agent::operations::http::Dial for Never {
             fn connect(
                 &self,
-                _: u16,
+                _: hub_agent::targets::Address,
             ) -> futures_util::future::BoxFuture<
                 '_,
                 std::io::Result<Box<dyn hub_agent::operations::http::Stream>>,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use hub_agent::operations::http::{self, Connections, Dial, Loopback, Stream};
-use hub_agent::targets::Targets;
+use hub_agent::operations::http::{self, Connections, Dial, Direct, Stream};
+use hub_agent::targets::{Address, Targets};
 use hub_netsim::{HostId, LinkConfig, seed_client_config, seed_server_config};
 use hub_protocol::kind;
 use hub_protocol::limits::Limits;
@@ -93,7 +93,7 @@ impl World {
     pub async fn real(port: u16) -> Self {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let udp = UdpNetwork::default();
-        Self::honest(Self::new([&udp, &udp], [local, local], port, Arc::new(Loopback)).await)
+        Self::honest(Self::new([&udp, &udp], [local, local], port, Arc::new(Direct)).await)
     }
 
     /// Over a simulated network that only takes 20 ms each way, with targets that `dial` makes.
@@ -242,7 +242,7 @@ impl<F> Dial for InMemory<F>
 where
     F: Fn(DuplexStream) -> io::Result<()> + Send + Sync,
 {
-    fn connect(&self, _port: u16) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+    fn connect(&self, _to: Address) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         async {
             let (ours, theirs) = tokio::io::duplex(16 * 1024);
             (self.0)(theirs)?;

@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt as _, Either, Full};
 use hub_agent::operations::http::{Dial, Stream};
+use hub_agent::targets::Address;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -21,7 +22,7 @@ use crate::commands::pattern;
 pub struct Pages;
 
 impl Dial for Pages {
-    fn connect(&self, _port: u16) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+    fn connect(&self, _to: Address) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         async {
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
             tokio::spawn(

@@ -13,6 +13,7 @@
 //! Informational responses (1xx other than 101) end here: the hub's HTTP library sends none.
 
 mod connections;
+mod dial;
 mod head;
 pub(crate) mod tunnel;
 mod upload;
@@ -34,7 +35,8 @@ use tokio::sync::oneshot;
 
 use crate::targets::Targets;
 use connections::Connection;
-pub use connections::{Connections, Dial, Loopback, Stream};
+pub use connections::Connections;
+pub use dial::{Dial, Direct, Stream};
 use upload::{RequestBody, Upload};
 
 /// How an operation ends.
@@ -70,16 +72,15 @@ async fn carry(
     if let Err(error) = targets.allowed(&open.target, open.grant).await {
         return Last::Failed(error.into());
     }
-    let port = match port(open) {
-        Ok(port) => port,
-        Err(failure) => return Last::Failed(failure),
-    };
-    let request = match head::request(&open.head, port) {
+    if let Err(failure) = spoken(open) {
+        return Last::Failed(failure);
+    }
+    let request = match head::request(&open.head, open.target.port) {
         Ok(request) => request,
         Err(error) => return Last::Failed(error.into()),
     };
     let repeatable = head::repeatable(&open.head);
-    let mut connection = match connections.get(port, repeatable).await {
+    let mut connection = match connections.get(&open.target, repeatable).await {
         Ok(connection) => connection,
         Err(failure) => return Last::Failed(failure),
     };
@@ -103,7 +104,7 @@ async fn carry(
             // A target may answer before it has the whole body and still want the rest; one that
             // does not closes the connection, which ends the upload as well.
             gone(uploaded).await;
-            connections.put(port, connection);
+            connections.put(connection);
             Last::Done(Outcome::Complete)
         }
         Ok(Carried::Spent) => {
@@ -148,7 +149,7 @@ async fn ask(
         }
         _ => return Err(broken(&open.target, "did not answer", &error)),
     };
-    *connection = connections.fresh(open.target.port).await?;
+    *connection = connections.fresh(&open.target).await?;
     let answer = connection.send(again).await;
     answer.map_err(|error| broken(&open.target, "did not answer", &error.into_error()))
 }
@@ -230,21 +231,17 @@ async fn send(operation: &Operation, message: &Message) -> Result<(), Ended> {
     operation.send_message(kind::encode(message)).await
 }
 
-/// The port of the machine that is asked for.
-fn port(open: &Open) -> Result<u16, Failure> {
-    let Target {
-        transport,
-        port,
-        container,
-    } = &open.target;
-    let plain = *transport == Transport::Tcp && container.is_none();
-    if plain && open.protocol == Protocol::Http1 {
-        return Ok(*port);
+/// Whether the agent speaks what the target does.
+fn spoken(open: &Open) -> Result<(), Failure> {
+    if open.target.transport != Transport::Tcp {
+        let why = format!("{} is no target of HTTP", open.target);
+        return Err(Failure::new(FailureCode::INVALID, why));
     }
-    Err(Failure::new(
-        FailureCode::UNSUPPORTED,
-        format!("this agent does not speak HTTP/2 to {}", open.target),
-    ))
+    if open.protocol != Protocol::Http1 {
+        let why = format!("this agent does not speak HTTP/2 to {}", open.target);
+        return Err(Failure::new(FailureCode::UNSUPPORTED, why));
+    }
+    Ok(())
 }
 
 fn unasked(target: &Target) -> Failure {

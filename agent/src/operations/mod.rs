@@ -15,6 +15,7 @@ pub mod kept;
 pub mod logs;
 pub mod socket;
 pub mod stats;
+pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transfer;
@@ -88,10 +89,11 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
             let run = |operation, open| http::run(operation, open, targets, connections);
             opened(operation, body, run).await;
         }
-        OperationKind::Tcp => operation.fail(&Failure::new(
-            FailureCode::UNSUPPORTED,
-            "this agent does not carry TCP connections",
-        )),
+        OperationKind::Tcp => {
+            let (targets, connections) = (&tools.targets, &tools.connections);
+            let run = |operation, open| tcp::run(operation, open, targets, connections);
+            opened(operation, body, run).await;
+        }
         OperationKind::Call => {
             opened(operation, body, |operation, open| {
                 call::run(operation, open, &tools)
@@ -168,7 +170,7 @@ async fn opened<R: Request, F: Future<Output = ()>>(
 }
 
 /// What a node says that has no container engine.
-fn no_engine(what: &str) -> Failure {
+pub(crate) fn no_engine(what: &str) -> Failure {
     let message = format!(
         "this node cannot do {what}: it has no container engine, its agent runs plain processes"
     );

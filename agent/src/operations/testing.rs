@@ -39,20 +39,22 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::exec::Lingering;
-use super::http::{Connections, Loopback};
+use super::http::{Connections, Direct};
 use super::kept::Kept;
 use super::{Tools, run};
 use crate::engine::{Dial, Engine, Socket};
 use crate::policy::Policy;
 use crate::runtime::docker::DockerRuntime;
 use crate::runtime::{ExecError, ExecSpec, Process, Runtime};
-use crate::targets::Targets;
+use crate::targets::{Places, Targets};
 
 /// The name that the hub's certificate holds.
 const NAME: &str = "hub";
 
 /// Tools with this engine, if any, and commands in its containers: replace what the test is about.
 pub(crate) fn tools(engine: Option<Engine>) -> Tools {
+    let policy = Arc::new(Policy::everything());
+    let places = Places::new(engine.clone(), policy.clone());
     Tools {
         runtime: match &engine {
             Some(engine) => Arc::new(DockerRuntime::new(engine)),
@@ -61,13 +63,13 @@ pub(crate) fn tools(engine: Option<Engine>) -> Tools {
         engine,
         journal: None,
         targets: Targets::default(),
-        connections: Connections::new(Arc::new(Loopback)),
+        connections: Connections::to(places, Arc::new(Direct)),
         kept: Kept::new(
             Arc::new(|bytes| getrandom::fill(bytes).unwrap()),
             Arc::new(DefaultTimeProvider),
         ),
         lingering: Lingering::default(),
-        policy: Arc::new(Policy::everything()),
+        policy,
     }
 }
 

@@ -17,7 +17,8 @@ use hub_protocol::kind::call::network::{Connect, Remove};
 use hub_protocol::kind::call::{self, Call};
 use hub_protocol::kind::records::{FollowStats, Logs};
 use hub_protocol::kind::transfer::{CopyIn, CopyOut};
-use hub_protocol::kind::{self, Failure, FailureCode, OperationKind, Request, exec};
+use hub_protocol::kind::{self, Failure, FailureCode, OperationKind, Request, exec, http, tcp};
+use hub_protocol::target::{Grant, Target};
 use tokio::time::timeout;
 
 use super::{HOST, JOINS, Peer, Policy, Subject, bind, binds};
@@ -64,11 +65,13 @@ impl Guard<'_> {
                     .await
             }
             OperationKind::CopyIn => self.of(body, |copy: &mut CopyIn| &mut copy.container).await,
-            // The first four name no container. Kept commands were judged when they began, by the
+            OperationKind::Http => {
+                self.target(body, |open: &http::Open| (&open.target, open.grant))
+            }
+            OperationKind::Tcp => self.target(body, |open: &tcp::Open| (&open.target, open.grant)),
+            // The first three name no container. Kept commands were judged when they began, by the
             // same policy; events are judged one by one.
-            OperationKind::Http
-            | OperationKind::Tcp
-            | OperationKind::Build
+            OperationKind::Build
             | OperationKind::Save
             | OperationKind::Load
             | OperationKind::Attach
@@ -78,12 +81,23 @@ impl Guard<'_> {
         }
     }
 
+    /// What connects to a target. Its container is judged when it is looked up, which
+    /// may be long after this: see [`Places`](crate::targets::Places).
+    fn target<R: Request>(
+        &self,
+        body: &Bytes,
+        target: impl Fn(&R) -> (&Target, Grant),
+    ) -> Result<Bytes, Failure> {
+        if self.policy.chooses_targets() {
+            let request = R::from_body(body)?;
+            let (target, grant) = target(&request);
+            self.may(self.policy.check_target(target, grant))?;
+        }
+        Ok(body.clone())
+    }
+
     fn may(&self, verdict: Result<(), super::Refusal>) -> Result<(), Failure> {
-        verdict.map_err(|refusal| {
-            let failure = self.policy.refused(&refusal);
-            tracing::warn!("refused: {failure}");
-            failure
-        })
+        self.policy.may(verdict)
     }
 
     async fn exec(&self, body: &Bytes) -> Result<Bytes, Failure> {
@@ -319,12 +333,12 @@ impl Guard<'_> {
     }
 }
 
-fn name_of(container: &ContainerInspectResponse) -> String {
+pub(crate) fn name_of(container: &ContainerInspectResponse) -> String {
     let name = container.name.as_deref().unwrap_or_default();
     names::bare(name).to_owned()
 }
 
-fn labels_of(container: &ContainerInspectResponse) -> BTreeMap<String, String> {
+pub(crate) fn labels_of(container: &ContainerInspectResponse) -> BTreeMap<String, String> {
     let config = container.config.as_ref();
     let labels = config.and_then(|config| config.labels.clone());
     labels.into_iter().flatten().collect()

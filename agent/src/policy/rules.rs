@@ -1,8 +1,10 @@
 //! The rules as the node's file has them, and what is wrong with some.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
 
 /// The rules as the node's file has them. What is not said has its default: see each key. A key that
 /// does not exist is an error.
@@ -40,6 +42,64 @@ pub struct Rules {
     pub container_network: Option<bool>,
     /// Whether new containers may use graphics processors: not unless this is `true`.
     pub gpus: Option<bool>,
+    /// Ports of the machine that may be exposed and forwarded, TCP and UDP: numbers, and ranges as
+    /// `"9000-9099"`. All of them unless given. Ports of containers are a matter of the containers.
+    pub ports: Option<Vec<Ports>>,
+    /// Whether an operator may connect to ports that are not exposed. They may unless this is
+    /// `false`.
+    pub forward: Option<bool>,
+}
+
+/// Ports from one to another, both among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+impl Ports {
+    /// Whether a port is among them.
+    pub(super) fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse().ok().filter(|port| *port != 0);
+        let (first, last) = (port(first)?, port(last)?);
+        (first <= last).then_some(Self { first, last })
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl Visitor<'_> for Either {
+            type Value = Ports;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a port from 1 to 65535, or a range of them as \"9000-9099\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Ports, E> {
+                let unexpected = serde::de::Unexpected::Str(text);
+                Ports::parse(text).ok_or_else(|| E::invalid_value(unexpected, &self))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Ports, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Ports, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl Rules {
@@ -64,6 +124,8 @@ impl Rules {
             ("host_network", no(self.host_network)),
             ("container_network", no(self.container_network)),
             ("gpus", no(self.gpus)),
+            ("ports", self.ports.is_some()),
+            ("forward", no(self.forward)),
         ];
         let given = keys.into_iter().filter(|(_, narrows)| *narrows);
         given.map(|(key, _)| key).collect()

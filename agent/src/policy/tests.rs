@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hub_protocol::kind::call::container::{Attachment, Gpus};
+use hub_protocol::target::Selector;
 use proptest::prelude::*;
 
 use super::bind as bind_path;
@@ -353,12 +354,72 @@ fn a_refusal_names_the_rule_and_the_file() {
     assert!(message.contains("see `allow_docker_api` in"), "{message}");
 }
 
+#[test]
+fn ports_of_the_machine_are_chosen_and_forwarding_is_a_switch() {
+    let exposed = Grant::Exposed { revision: 1 };
+    let read = |text: &str| {
+        let rules: Result<Rules, _> = serde_json::from_str(text);
+        rules.map(policy)
+    };
+    let chosen = read(r#"{"ports": [8080, "9000-9002"]}"#).unwrap();
+    let rule = |policy: &Policy, target: &Target, grant| {
+        let checked = policy.check_target(target, grant);
+        checked.err().map(|refusal| refusal.rule)
+    };
+    for (port, allowed) in [
+        (8080, true),
+        (8081, false),
+        (8999, false),
+        (9000, true),
+        (9002, true),
+        (9003, false),
+    ] {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let target = Target {
+                transport,
+                ..Target::tcp(port)
+            };
+            let expected = (!allowed).then_some("ports");
+            for grant in [exposed, Grant::Operator] {
+                assert_eq!(rule(&chosen, &target, grant), expected, "{target}");
+            }
+        }
+    }
+    let of_container = Target {
+        container: Some(Selector::Name("web".into())),
+        ..Target::tcp(80)
+    };
+    assert_eq!(rule(&chosen, &of_container, exposed), None);
+    let message = chosen
+        .refused(&chosen.check_port(Transport::Tcp, 22).unwrap_err())
+        .message;
+    assert!(
+        message.contains("port 22 of the machine: see `policy.ports`"),
+        "{message}"
+    );
+
+    let closed = read(r#"{"forward": false}"#).unwrap();
+    for target in [&of_container, &Target::tcp(80)] {
+        assert_eq!(rule(&closed, target, Grant::Operator), Some("forward"));
+        assert_eq!(rule(&closed, target, exposed), None);
+        assert_eq!(rule(&Policy::everything(), target, Grant::Operator), None);
+    }
+    assert!(!Policy::default().chooses_targets());
+    for wrong in [
+        "0", "65536", "-1", "\"\"", "\"9-8\"", "\"x\"", "\"1-\"", "1.5",
+    ] {
+        let error = read(&format!("{{\"ports\": [{wrong}]}}")).unwrap_err();
+        assert!(error.to_string().contains("range of them"), "{error}");
+    }
+}
+
 /// One request of any kind, with what the machine and the daemon know about it.
 #[derive(Debug, Clone)]
 enum Asked {
     Operation(String),
     HostExec,
     Container(String, BTreeMap<String, String>),
+    Target(Target, Grant),
     Create(Box<Create>, Option<Peer>, bool),
 }
 
@@ -367,6 +428,11 @@ fn allows(policy: &Policy, asked: &Asked) -> bool {
         Asked::Operation(name) => policy.check_operation(name).is_ok(),
         Asked::HostExec => policy.check_host_exec().is_ok(),
         Asked::Container(name, labels) => policy.check_container(Subject { name, labels }).is_ok(),
+        // A container may turn out to be in the machine's network.
+        Asked::Target(target, grant) => {
+            policy.check_target(target, *grant).is_ok()
+                && policy.check_port(target.transport, target.port).is_ok()
+        }
         Asked::Create(create, peer, on_host) => policy
             .check_create(create, &real, peer.as_ref(), *on_host)
             .is_ok(),
@@ -420,7 +486,9 @@ fn rules() -> impl Strategy<Value = Rules> {
         prop::option::of(prop::collection::vec(some_paths(), 0..3)),
         prop::option::of(capabilities()),
     );
-    (lists, prop::array::uniform8(any::<Option<bool>>())).prop_map(|(lists, switches)| {
+    let ports = prop::option::of(prop::collection::vec(some_ports(), 0..3));
+    let switches = prop::array::uniform9(any::<Option<bool>>());
+    (lists, ports, switches).prop_map(|(lists, ports, switches)| {
         let (operations, container_names, container_labels, mounts, capabilities) = lists;
         let [
             exec,
@@ -431,6 +499,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             host_network,
             container_network,
             gpus,
+            forward,
         ] = switches;
         let mounts = mounts.map(|paths| {
             let paths = paths.into_iter().map(PathBuf::from);
@@ -450,8 +519,36 @@ fn rules() -> impl Strategy<Value = Rules> {
             host_network,
             container_network,
             gpus,
+            ports,
+            forward,
         }
     })
+}
+
+fn some_ports() -> impl Strategy<Value = Ports> {
+    (1..9_u16, 0..3_u16).prop_map(|(first, more)| Ports {
+        first,
+        last: first + more,
+    })
+}
+
+fn some_target() -> impl Strategy<Value = (Target, Grant)> {
+    let selector = prop_oneof![
+        "[abw]{1,3}".prop_map(Selector::Name),
+        "[kl]".prop_map(Selector::Label)
+    ];
+    let grant = prop_oneof![Just(Grant::Operator), Just(Grant::Exposed { revision: 1 })];
+    (1..12_u16, any::<bool>(), prop::option::of(selector), grant).prop_map(
+        |(port, udp, container, grant)| {
+            let transport = if udp { Transport::Udp } else { Transport::Tcp };
+            let target = Target {
+                transport,
+                port,
+                container,
+            };
+            (target, grant)
+        },
+    )
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
@@ -498,6 +595,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         operation.prop_map(Asked::Operation),
         Just(Asked::HostExec),
         (name, some_labels()).prop_map(|(name, labels)| Asked::Container(name, labels)),
+        some_target().prop_map(|(target, grant)| Asked::Target(target, grant)),
         (create, prop::option::of(peer), any::<bool>())
             .prop_map(|(create, peer, on_host)| Asked::Create(create.into(), peer, on_host)),
     ]
@@ -542,6 +640,15 @@ fn widened(rules: &Rules, which: u8, more: &str, path: &str) -> Rules {
         14 => wide.host_network = Some(true),
         15 => wide.container_network = Some(true),
         16 => wide.gpus = Some(true),
+        17 => wide.forward = Some(true),
+        18 => wide.ports = None,
+        19 => {
+            if let Some(ports) = &mut wide.ports {
+                let first = path.len() as u16;
+                let last = first + more.len() as u16;
+                ports.push(Ports { first, last });
+            }
+        }
         _ => add(&mut wide.container_names, "*"),
     }
     wide
@@ -554,7 +661,7 @@ proptest! {
     #[test]
     fn wider_rules_forbid_nothing_more(
         rules in rules(),
-        steps in prop::collection::vec((0..18_u8, "[abw*?]{1,3}", some_paths()), 1..4),
+        steps in prop::collection::vec((0..21_u8, "[abw*?]{1,3}", some_paths()), 1..4),
         asked in asked(),
     ) {
         let narrow = policy(rules.clone());

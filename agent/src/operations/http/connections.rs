@@ -1,34 +1,29 @@
 //! Connections to targets, kept alive between requests.
 //!
 //! A connection is taken for one request and comes back once that is over. Those that wait are
-//! kept for [`IDLE_TIMEOUT`], and at most [`MAX_IDLE`] for each port.
+//! kept for [`IDLE_TIMEOUT`], and at most [`MAX_IDLE`] for each place.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hub_protocol::kind::http::MAX_HEADERS;
 use hub_protocol::kind::{Failure, FailureCode};
 use hub_protocol::limits::MAX_HEAD;
+use hub_protocol::target::Target;
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
+use super::dial::{self, Dial, Stream};
 use super::upload::RequestBody;
+use crate::targets::{Place, Places};
 
-/// How long a target may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Connections that wait for the next request to one port, at most.
+/// Connections that wait for the next request to one place, at most.
 const MAX_IDLE: usize = 32;
 
 /// How long a connection waits for the next request.
@@ -37,41 +32,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may have waited to be good for a request that cannot be sent twice.
 /// Targets close idle connections after whole seconds; a request that crosses the close is lost.
 const SURELY_ALIVE: Duration = Duration::from_secs(1);
-
-/// A connection to a target.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// Makes connections to ports of this machine: over TCP, or in a simulation.
-pub trait Dial: Send + Sync {
-    /// Connects to a port. Dropping the future gives up.
-    fn connect(&self, port: u16) -> BoxFuture<'_, io::Result<Box<dyn Stream>>>;
-}
-
-/// TCP to this machine's loopback addresses, IPv4 first.
-#[derive(Debug, Clone, Copy)]
-pub struct Loopback;
-
-impl Dial for Loopback {
-    fn connect(&self, port: u16) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move {
-            let first = match tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => error,
-            };
-            // Where there is no IPv6, the first answer says more.
-            let second = tcp(SocketAddr::from((Ipv6Addr::LOCALHOST, port))).await;
-            second.map_err(|_| first)
-        })
-    }
-}
-
-async fn tcp(address: SocketAddr) -> io::Result<Box<dyn Stream>> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
-}
 
 /// Where connections to targets come from. Clones share those that wait.
 #[derive(Clone)]
@@ -89,13 +49,14 @@ impl fmt::Debug for Connections {
 
 struct Shared {
     dial: Arc<dyn Dial>,
+    places: Places,
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// By port; the one that came back last is the last.
-    idle: BTreeMap<u16, Vec<Idle>>,
+    /// By place; the one that came back last is the last.
+    idle: BTreeMap<Place, Vec<Idle>>,
     sweeping: bool,
 }
 
@@ -112,12 +73,25 @@ impl Shared {
 }
 
 impl Connections {
-    /// Connections that `dial` makes.
+    /// Connections that `dial` makes to ports of the machine.
     pub fn new(dial: Arc<dyn Dial>) -> Self {
-        let waiting = Mutex::default();
+        Self::to(Places::default(), dial)
+    }
+
+    /// Connections that `dial` makes to what is found at `places`.
+    pub fn to(places: Places, dial: Arc<dyn Dial>) -> Self {
         Self {
-            shared: Arc::new(Shared { dial, waiting }),
+            shared: Arc::new(Shared {
+                dial,
+                places,
+                waiting: Mutex::default(),
+            }),
         }
+    }
+
+    /// Where targets are looked up.
+    pub fn places(&self) -> &Places {
+        &self.shared.places
     }
 
     /// Connections that wait for a request now.
@@ -125,23 +99,28 @@ impl Connections {
         self.shared.lock().idle.values().map(Vec::len).sum()
     }
 
-    /// A connection to a port: one that waits, or a new one. A request that is not `repeatable`
+    /// A connection to a target: one that waits, or a new one. A request that is not `repeatable`
     /// gets one that is surely alive.
-    pub(super) async fn get(&self, port: u16, repeatable: bool) -> Result<Connection, Failure> {
-        match self.waiting(port, repeatable) {
+    pub(super) async fn get(
+        &self,
+        target: &Target,
+        repeatable: bool,
+    ) -> Result<Connection, Failure> {
+        let place = self.shared.places.find_kept(target).await?;
+        match self.waiting(&place, repeatable) {
             Some(connection) => Ok(connection),
-            None => self.fresh(port).await,
+            None => self.fresh(target).await,
         }
     }
 
-    fn waiting(&self, port: u16, repeatable: bool) -> Option<Connection> {
+    fn waiting(&self, place: &Place, repeatable: bool) -> Option<Connection> {
         let oldest = if repeatable {
             IDLE_TIMEOUT
         } else {
             SURELY_ALIVE
         };
         let mut waiting = self.shared.lock();
-        let idle = waiting.idle.get_mut(&port)?;
+        let idle = waiting.idle.get_mut(place)?;
         loop {
             let Idle { connection, since } = idle.pop_if(|idle| idle.since.elapsed() < oldest)?;
             // The others wait even longer; those that are closed go with the sweep.
@@ -151,14 +130,19 @@ impl Connections {
         }
     }
 
-    /// A new connection to a port.
-    pub(super) async fn fresh(&self, port: u16) -> Result<Connection, Failure> {
-        let connected = timeout(CONNECT_TIMEOUT, self.shared.dial.connect(port)).await;
-        let stream = match connected {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(unconnected(port, &error)),
-            Err(_) => return Err(timed_out(port)),
-        };
+    /// A new connection to a target, for bytes of any kind.
+    ///
+    /// # Errors
+    /// The target is not found, or does not take the connection.
+    pub async fn connect(&self, target: &Target) -> Result<Box<dyn Stream>, Failure> {
+        let place = self.shared.places.find(target).await?;
+        dial::connect(&*self.shared.dial, &place, target).await
+    }
+
+    /// A new connection to a target.
+    pub(super) async fn fresh(&self, target: &Target) -> Result<Connection, Failure> {
+        let place = self.shared.places.find(target).await?;
+        let stream = dial::connect(&*self.shared.dial, &place, target).await?;
         let (requests, connection) = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)
@@ -166,7 +150,7 @@ impl Connections {
             .await
             .map_err(|error| Failure {
                 code: FailureCode::TARGET_BROKEN,
-                message: format!("the target on port {port}: {error}"),
+                message: format!("the target, {target}: {error}"),
                 retry: true,
             })?;
         let driver = tokio::spawn(async move {
@@ -175,29 +159,30 @@ impl Connections {
         });
         Ok(Connection {
             requests,
+            place,
             reused: false,
             driver: driver.abort_handle(),
         })
     }
 
     /// Takes a connection back whose request is over.
-    pub(super) fn put(&self, port: u16, mut connection: Connection) {
+    pub(super) fn put(&self, mut connection: Connection) {
         connection.reused = true;
         if connection.requests.is_ready() {
-            self.keep(port, connection);
+            self.keep(connection);
         } else if !connection.requests.is_closed() {
             let connections = self.clone();
             tokio::spawn(async move {
                 if connection.requests.ready().await.is_ok() {
-                    connections.keep(port, connection);
+                    connections.keep(connection);
                 }
             });
         }
     }
 
-    fn keep(&self, port: u16, connection: Connection) {
+    fn keep(&self, connection: Connection) {
         let mut waiting = self.shared.lock();
-        let idle = waiting.idle.entry(port).or_default();
+        let idle = waiting.idle.entry(connection.place.clone()).or_default();
         if idle.len() < MAX_IDLE {
             let since = Instant::now();
             idle.push(Idle { connection, since });
@@ -236,6 +221,8 @@ async fn sweep(shared: Weak<Shared>) {
 /// A connection to a target. Dropping it closes it, whatever it is doing.
 pub(super) struct Connection {
     requests: http1::SendRequest<RequestBody>,
+    /// Where it leads.
+    place: Place,
     /// Whether it has carried a request before.
     pub(super) reused: bool,
     driver: AbortHandle,
@@ -254,32 +241,5 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
-    }
-}
-
-fn unconnected(port: u16, error: &io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::TimedOut => timed_out(port),
-        io::ErrorKind::ConnectionRefused => Failure {
-            code: FailureCode::TARGET_REFUSED,
-            message: format!("nothing listens on port {port}"),
-            retry: true,
-        },
-        _ => Failure {
-            code: FailureCode::TARGET_REFUSED,
-            message: format!("port {port} can't be connected to: {error}"),
-            retry: true,
-        },
-    }
-}
-
-fn timed_out(port: u16) -> Failure {
-    Failure {
-        code: FailureCode::TARGET_TIMED_OUT,
-        message: format!(
-            "the target on port {port} did not accept a connection within {} s",
-            CONNECT_TIMEOUT.as_secs()
-        ),
-        retry: true,
     }
 }
