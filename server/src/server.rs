@@ -454,7 +454,7 @@ impl Server {
 
 /// The data plane of this hub.
 pub fn proxy(hub: &Hub, domain: Option<String>) -> Proxy {
-    let routes = LedgerRoutes::new(hub.store().clone(), hub.sessions().clone());
+    let routes = LedgerRoutes::new(hub);
     let config = proxy::Config {
         domain,
         ..proxy::Config::default()

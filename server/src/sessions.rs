@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hub_ledger::{Node, Timestamp};
+use hub_ledger::Timestamp;
 use hub_protocol::code::CloseCode;
 use hub_protocol::session::{Control, Hello, Lingering, Targets, shown};
 use hub_protocol::{Epoch, NodeId};
@@ -115,12 +115,12 @@ impl Sessions {
 
     /// The session for new operations of a node that the ledger has just told us of. One that was revoked has none,
     /// whoever wrote that into the ledger: a session that still stands is closed.
-    pub(crate) fn of(&self, node: &Node) -> Option<Session> {
-        if node.revoked.is_some() {
-            self.close(&node.id, CloseCode::REVOKED, "this node was revoked");
+    pub(crate) fn of(&self, node: &NodeId, revoked: bool) -> Option<Session> {
+        if revoked {
+            self.close(node, CloseCode::REVOKED, "this node was revoked");
             return None;
         }
-        self.get(&node.id)
+        self.get(node)
     }
 
     /// All there is to know of a node's session, if it has one.

@@ -64,8 +64,10 @@ fn nodes_that_are_away() {
     run(async {
         let world = World::real(closed_port().await).await;
         let mut browser = world.browser().await;
-        let node = "far".parse().unwrap();
-        *world.routes.to.lock().unwrap() = Err(RouteError::Away { node });
+        world.reroute(|to| {
+            to.replicas.clear();
+            to.away.push("far".parse().unwrap());
+        });
         let (head, body) = fetch(&mut browser, &get(&format!("{}/", world.prefix()))).await;
         assert_eq!((head.status(), head.all("retry-after")), (503, vec!["5"]));
         assert!(
@@ -148,7 +150,7 @@ fn a_request_ahead_of_its_exposure() {
     run(async {
         let target = Target::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await;
         let world = World::real(target.port).await;
-        world.reroute(|to| to.targets_revision = 2);
+        world.reroute(|to| to.replicas[0].revision = 2);
         let mut browser = world.browser().await;
         let request = get(&format!("{}/", world.prefix()));
         let answered = fetch(&mut browser, &request);

@@ -9,7 +9,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hub_agent::operations::http::{self, Connections, Dial, Direct, Stream};
 use hub_agent::targets::{Address, Targets};
+use hub_ledger::exposure::Settings;
+use hub_ledger::{Access, Exposure, ExposureId, ExposureToken, Protocol, Replica, Timestamp};
 use hub_netsim::{HostId, LinkConfig, seed_client_config, seed_server_config};
+use hub_protocol::NodeId;
 use hub_protocol::kind;
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
@@ -17,7 +20,7 @@ use hub_protocol::session;
 use hub_protocol::target::Target;
 use hub_quic::endpoint::{self, Handshakes, Network, Transport, UdpNetwork};
 use hub_quic::session::{Session, windows};
-use hub_server::proxy::{Config, Proxy, Resolved, Route, RouteError, Routes};
+use hub_server::proxy::{Config, Live, Proxy, Resolved, Route, RouteError, Routes};
 use hub_server::secret::Token;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, ServerConfig};
@@ -69,6 +72,28 @@ impl Routes for OneRoute {
             Err(RouteError::Unknown)
         };
         async { to }.boxed()
+    }
+}
+
+/// An exposure of a TCP port, for whoever has its token or knows its name.
+fn exposure(token: hub_ledger::ExposureTokenHash, port: u16) -> Exposure {
+    Exposure {
+        id: ExposureId(1),
+        name: Some(EXPOSED.parse().unwrap()),
+        token: Some(ExposureToken {
+            hash: token,
+            expires: None,
+            previous: None,
+        }),
+        access: Access::Public,
+        protocol: Protocol::Http,
+        replicas: vec![Replica {
+            node: NodeId::from_bytes([1; 16]),
+            target: Target::tcp(port),
+        }],
+        listen: None,
+        settings: Settings::default(),
+        created: Timestamp::from_millis(0),
     }
 }
 
@@ -150,10 +175,15 @@ impl World {
         let routes = Arc::new(OneRoute {
             hash: token.exposure_hash(),
             to: Mutex::new(Ok(Resolved {
-                node_name: "far".parse().unwrap(),
-                session: hub.clone(),
-                target: Target::tcp(port),
-                targets_revision: 1,
+                exposure: Arc::new(exposure(token.exposure_hash(), port)),
+                replicas: vec![Live {
+                    node_name: "far".parse().unwrap(),
+                    session: hub.clone(),
+                    target: Target::tcp(port),
+                    revision: 1,
+                }],
+                away: Vec::new(),
+                at: Timestamp::from_millis(0),
             })),
         });
         let config = Config {

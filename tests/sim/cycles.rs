@@ -50,8 +50,9 @@ async fn cycle(world: &World, number: usize) {
         pattern(6, 0, 1000)
     );
     drop(browser);
-    for (exposure, _) in world.hub().exposures().await.unwrap() {
-        world.hub().unexpose(exposure.id).await.unwrap();
+    for located in world.hub().exposures().await.unwrap() {
+        let id = located.exposure.id;
+        world.hub().unexpose(id).await.unwrap();
     }
     let node = world.hub().find(&name).await.unwrap().unwrap();
     let session = world.hub().sessions().get(&node.id).unwrap();

@@ -15,8 +15,8 @@ pub mod token;
 
 pub use certificate::{Certificate, Distrust, NewCertificate, RecordRefusal, Serial};
 pub use exposure::{
-    CreateExposureRefusal, Exposure, ExposureChange, ExposureId, ExposureName, ExposureTokenHash,
-    NewExposure, RemoveExposureRefusal, Targets,
+    Access, Exposure, ExposureChange, ExposureId, ExposureName, ExposureRefusal, ExposureToken,
+    ExposureTokenHash, NewExposure, Protocol, Replica,
 };
 pub use node::{
     LocalRefusal, Node, Origin, Presence, Process, RegisterRefusal, Registered, Registration,

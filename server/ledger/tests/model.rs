@@ -7,15 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hub_ledger::certificate::{self, RecordRows};
-use hub_ledger::exposure::{self, CreateRows};
+use hub_ledger::exposure::{
+    self, CreateRows, Edit, ExposureEdit, Lifetime, NewExposureToken, OnNode, Rotation,
+    SettingsEdit, Told, UpdateRows, overlap,
+};
 use hub_ledger::node::{self, LocalRows, RegisterRows};
 use hub_ledger::token::{self, RedeemRows};
 use hub_ledger::{
-    Certificate, CreateTokenRefusal, Distrust, Exposure, ExposureId, ExposureTokenHash, Join,
-    JoinRefusal, JoinToken, JoinTokenHash, Joined, JoinedHow, LocalRefusal, NewCertificate,
-    NewExposure, NewToken, Node, Origin, OutsideRefusal, Presence, Process, RegisterRefusal,
-    Registration, Serial, Timestamp,
+    Access, Certificate, CreateTokenRefusal, Distrust, Exposure, ExposureId, ExposureRefusal,
+    ExposureTokenHash, Join, JoinRefusal, JoinToken, JoinTokenHash, Joined, JoinedHow,
+    LocalRefusal, NewCertificate, NewExposure, NewToken, Node, Origin, OutsideRefusal, Presence,
+    Process, Protocol, RegisterRefusal, Registration, Replica, Serial, Timestamp,
 };
+use hub_protocol::target::{Target, Transport};
 use hub_protocol::{Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
 use proptest::prelude::*;
 
@@ -66,20 +70,61 @@ enum Command {
         name: u8,
     },
     Expose {
-        name: u8,
-        port: u16,
+        on: Vec<(u8, u16)>,
         label: Option<u8>,
+        ttl: Option<u64>,
+        access: Access,
+    },
+    /// TCP or UDP.
+    Listen {
+        on: Vec<(u8, u16)>,
+        protocol: Protocol,
+        address: u8,
+    },
+    Change {
+        id: u64,
+        on: Option<Vec<(u8, u16)>>,
+        label: Edit<Option<u8>>,
+        address: Option<u8>,
+        rate: Edit<Option<u32>>,
+    },
+    Rotate {
+        id: u64,
+        ttl: Option<u64>,
+        grace: u64,
+    },
+    RevokeToken {
+        id: u64,
     },
     Unexpose {
         id: u64,
     },
 }
 
+/// Places of replicas: a node and a port each.
+fn places() -> impl Strategy<Value = Vec<(u8, u16)>> {
+    proptest::collection::vec((0..5_u8, 0..4_u16), 0..4)
+}
+
+/// A change of what may be missing.
+fn edit<T: std::fmt::Debug + Clone>(
+    value: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Edit<Option<T>>> {
+    use proptest::option::of;
+    of(of(value)).prop_map(Edit::from)
+}
+
 fn command() -> impl Strategy<Value = Command> {
     use Command::{
-        Away, Certify, CreateToken, EnsureLocal, Expose, Join, Register, RegisterLocal, Revoke,
-        Seen, Unexpose, Wait,
+        Away, Certify, Change, CreateToken, EnsureLocal, Expose, Join, Listen, Register,
+        RegisterLocal, Revoke, RevokeToken, Rotate, Seen, Unexpose, Wait,
     };
+    use proptest::option::of;
+    let access = prop_oneof![
+        Just(Access::Public),
+        Just(Access::Token),
+        Just(Access::Login)
+    ];
     let generation = prop_oneof![
         3 => Just(None),
         6 => (0..4_u64).prop_map(Some),
@@ -103,8 +148,16 @@ fn command() -> impl Strategy<Value = Command> {
         3 => (0..4_u8, 0..3_u64).prop_map(|(name, epochs_ago)| Seen { name, epochs_ago }),
         3 => (0..4_u8, 0..3_u64).prop_map(|(name, epochs_ago)| Away { name, epochs_ago }),
         1 => (0..4_u8).prop_map(|name| Revoke { name }),
-        5 => (0..5_u8, 0..4_u16, proptest::option::of(0..3_u8))
-            .prop_map(|(name, port, label)| Expose { name, port, label }),
+        5 => (places(), of(0..3_u8), of(0..2000_u64), access)
+            .prop_map(|(on, label, ttl, access)| Expose { on, label, ttl, access }),
+        2 => (places(), prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)], 0..4_u8)
+            .prop_map(|(on, protocol, address)| Listen { on, protocol, address }),
+        4 => (0..8_u64, of(places()), edit(0..3_u8), of(0..4_u8), edit(0..3_u32)).prop_map(
+            |(id, on, label, address, rate)| Change { id, on, label, address, rate }
+        ),
+        3 => (0..8_u64, of(0..2000_u64), 0..2000_u64)
+            .prop_map(|(id, ttl, grace)| Rotate { id, ttl, grace }),
+        1 => (0..8_u64).prop_map(|id| RevokeToken { id }),
         3 => (0..8_u64).prop_map(|id| Unexpose { id }),
     ]
 }
@@ -113,6 +166,11 @@ fn command() -> impl Strategy<Value = Command> {
 struct World {
     now: u64,
     drawn: u8,
+    /// Tokens of exposures that were ever drawn.
+    shown: Vec<ExposureTokenHash>,
+    drawn_tokens: u64,
+    /// Tokens that were revoked, went with their exposure, or were replaced without a grace.
+    burnt: BTreeSet<ExposureTokenHash>,
     tokens: BTreeMap<JoinTokenHash, JoinToken>,
     nodes: BTreeMap<NodeId, Node>,
     superseded: BTreeSet<(NodeId, Incarnation)>,
@@ -172,18 +230,81 @@ impl World {
     }
 
     fn exposures_of(&self, node: NodeId) -> Vec<Exposure> {
-        self.exposures
-            .values()
-            .filter(|held| held.node == node)
-            .cloned()
+        let on = |held: &&Exposure| held.replicas.iter().any(|replica| replica.node == node);
+        self.exposures.values().filter(on).cloned().collect()
+    }
+
+    /// What each exposure has on a node.
+    fn placed(&self, node: NodeId) -> BTreeMap<ExposureId, BTreeSet<Target>> {
+        let targets = |held: &Exposure| {
+            let replicas = held.replicas.iter();
+            let on = replicas.filter(|replica| replica.node == node);
+            on.map(|replica| replica.target.clone()).collect()
+        };
+        let exposures = self.exposures_of(node);
+        exposures
+            .iter()
+            .map(|held| (held.id, targets(held)))
             .collect()
     }
 
-    fn ports(&self, node: NodeId) -> BTreeSet<u16> {
-        self.exposures_of(node)
-            .iter()
-            .map(|exposure| exposure.port)
-            .collect()
+    fn targets(&self, node: NodeId) -> BTreeSet<Target> {
+        self.placed(node).into_values().flatten().collect()
+    }
+
+    /// The nodes of these replicas, with what is exposed on them.
+    fn on_nodes(&self, replicas: &[Replica]) -> BTreeMap<NodeId, OnNode> {
+        let nodes = replicas.iter().filter_map(|replica| {
+            let node = self.nodes.get(&replica.node)?.clone();
+            let exposures = self.exposures_of(node.id);
+            Some((node.id, OnNode { node, exposures }))
+        });
+        nodes.collect()
+    }
+
+    fn replicas(&self, on: &[(u8, u16)], transport: Transport) -> Vec<Replica> {
+        let replicas = on.iter().map(|(name, port)| Replica {
+            node: self.id(*name),
+            target: Target {
+                transport,
+                ..Target::tcp(*port)
+            },
+        });
+        replicas.collect()
+    }
+
+    /// What stands beside an exposure of these replicas, this name and this protocol.
+    fn beside(
+        &self,
+        replicas: &[Replica],
+        label: Option<&hub_ledger::ExposureName>,
+        protocol: Protocol,
+    ) -> CreateRows {
+        let named = |held: &&Exposure| label.is_some() && held.name.as_ref() == label;
+        let listening = self.exposures.values().filter_map(|held| {
+            let same = !protocol.is_http() && held.protocol == protocol;
+            held.listen.filter(|_| same).map(|at| (held.id, at))
+        });
+        CreateRows {
+            nodes: self.on_nodes(replicas),
+            same_name: self.exposures.values().find(named).map(|held| held.id),
+            listeners: listening.collect(),
+        }
+    }
+
+    fn new_token(&mut self) -> ExposureTokenHash {
+        self.drawn_tokens += 1;
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&self.drawn_tokens.to_be_bytes());
+        self.shown.push(ExposureTokenHash(hash));
+        ExposureTokenHash(hash)
+    }
+
+    /// The exposures that a token opens.
+    fn opened(&self, token: ExposureTokenHash, now: Timestamp) -> Vec<ExposureId> {
+        let opens = |held: &&Exposure| held.token.is_some_and(|held| held.admits(token, now));
+        let exposures = self.exposures.values().filter(opens);
+        exposures.map(|held| held.id).collect()
     }
 
     fn put(&mut self, node: Node) {
@@ -293,26 +414,75 @@ impl World {
                     Err(_) => assert_eq!(known, None),
                 }
             }
-            Command::Expose { name, port, label } => self.expose(name, port, label),
+            Command::Expose {
+                ref on,
+                label,
+                ttl,
+                access,
+            } => {
+                let token = NewExposureToken {
+                    hash: self.new_token(),
+                    ttl: ttl.map(Duration::from_secs),
+                };
+                self.expose(NewExposure {
+                    name: label.map(app),
+                    token: Some(token),
+                    access,
+                    replicas: self.replicas(on, Transport::Tcp),
+                    ..NewExposure::default()
+                });
+            }
+            Command::Listen {
+                ref on,
+                protocol,
+                address,
+            } => self.expose(NewExposure {
+                protocol,
+                replicas: self.replicas(on, protocol.transport()),
+                listen: Some(listener(address)),
+                ..NewExposure::default()
+            }),
+            Command::Change {
+                id,
+                ref on,
+                label,
+                address,
+                rate,
+            } => self.change(ExposureId(id), on.as_deref(), label, address, rate),
+            Command::Rotate { id, ttl, grace } => self.rotate(ExposureId(id), ttl, grace),
+            Command::RevokeToken { id } => {
+                let id = ExposureId(id);
+                let held = self.exposures.get(&id).cloned();
+                match exposure::revoke_token(held.clone(), id) {
+                    Ok(revoked) => {
+                        self.burn(held.as_ref());
+                        self.exposures.insert(id, revoked);
+                    }
+                    Err(_) => assert_eq!(held, None, "a token can always be revoked"),
+                }
+            }
             Command::Unexpose { id } => {
                 let id = ExposureId(id);
                 let held = self.exposures.get(&id).cloned();
-                let node = held
-                    .as_ref()
-                    .and_then(|held| self.nodes.get(&held.node))
-                    .cloned();
-                let of_node = held.as_ref().map(|held| self.exposures_of(held.node));
-                match exposure::remove(node, of_node.unwrap_or_default(), id) {
+                let nodes = held.as_ref().map(|held| self.on_nodes(&held.replicas));
+                match exposure::remove(held.clone(), nodes.unwrap_or_default(), id) {
                     Ok(change) => {
                         assert_eq!(Some(change.exposure), held);
+                        self.burn(held.as_ref());
                         self.exposures.remove(&id);
-                        self.put(change.node.clone());
-                        self.targets_are(&change.node, &change.targets);
+                        self.tell(change.told);
                     }
                     Err(_) => assert_eq!(held, None),
                 }
             }
         }
+    }
+
+    fn burn(&mut self, held: Option<&Exposure>) {
+        let token = held.and_then(|held| held.token);
+        let previous = token.and_then(|token| token.previous);
+        self.burnt.extend(token.map(|token| token.hash));
+        self.burnt.extend(previous.map(|previous| previous.hash));
     }
 
     fn create_token(&mut self, token: u8, uses: u32, ttl: u64) {
@@ -514,48 +684,140 @@ impl World {
         }
     }
 
-    fn expose(&mut self, called: u8, port: u16, label: Option<u8>) {
-        let node = self.id(called);
-        let label = label.map(|label| format!("app-{label}").parse().expect("a DNS label"));
-        let token = ExposureTokenHash([self.draw()[0]; 32]);
-        let new = NewExposure {
-            node,
-            port,
-            name: label.clone(),
-            token,
-        };
-        let rows = CreateRows {
-            node: self.nodes.get(&node).cloned(),
-            of_node: self.exposures_of(node),
-            same_name: label
-                .and_then(|label| {
-                    self.exposures
-                        .values()
-                        .find(|held| held.name.as_ref() == Some(&label))
-                })
-                .cloned(),
-        };
+    fn expose(&mut self, new: NewExposure) {
+        let rows = self.beside(&new.replicas, new.name.as_ref(), new.protocol);
         let id = ExposureId(self.last_exposure + 1);
         if let Ok(change) = exposure::create(rows, id, new, self.now()) {
             self.last_exposure += 1;
-            assert_ne!(port, 0, "port 0 is never exposed");
-            assert_eq!(
-                change.node.revoked, None,
-                "nothing is exposed on a revoked node"
-            );
+            for told in &change.told {
+                assert_eq!(
+                    told.node.revoked, None,
+                    "nothing is exposed on a revoked node"
+                );
+            }
             self.exposures.insert(id, change.exposure);
-            self.put(change.node.clone());
-            self.targets_are(&change.node, &change.targets);
+            self.tell(change.told);
         }
     }
 
-    fn targets_are(&self, node: &Node, targets: &hub_ledger::Targets) {
-        assert_eq!(targets.revision, node.targets_revision);
-        assert!(
-            targets.ports.iter().copied().eq(self.ports(node.id)),
-            "ascending, each once"
-        );
+    fn change(
+        &mut self,
+        id: ExposureId,
+        on: Option<&[(u8, u16)]>,
+        label: Edit<Option<u8>>,
+        address: Option<u8>,
+        rate: Edit<Option<u32>>,
+    ) {
+        let held = self.exposures.get(&id).cloned();
+        let protocol = held
+            .as_ref()
+            .map_or_else(Protocol::default, |held| held.protocol);
+        let replicas = on.map(|on| self.replicas(on, protocol.transport()));
+        let edit = ExposureEdit {
+            name: label.map(|label| label.map(app)),
+            listen: address.map(|address| Some(listener(address))).into(),
+            replicas: replicas.clone().into(),
+            settings: SettingsEdit {
+                rate,
+                ..SettingsEdit::default()
+            },
+            ..ExposureEdit::default()
+        };
+        let mut concerned = held
+            .as_ref()
+            .map(|held| held.replicas.clone())
+            .unwrap_or_default();
+        concerned.extend(replicas.into_iter().flatten());
+        let name = match &edit.name {
+            Edit::Set(name) => name.clone(),
+            Edit::Keep => held.as_ref().and_then(|held| held.name.clone()),
+        };
+        let rows = UpdateRows {
+            exposure: held.clone(),
+            others: self.beside(&concerned, name.as_ref(), protocol),
+        };
+        match exposure::update(rows, id, edit) {
+            Ok(change) => {
+                let before = held.expect("only what is there changes");
+                assert_eq!(
+                    change.exposure.token, before.token,
+                    "a change leaves the token"
+                );
+                let gains = |told: &Told| {
+                    let had = self.placed(told.node.id).remove(&id).unwrap_or_default();
+                    let has = change.exposure.replicas.iter();
+                    has.filter(|replica| replica.node == told.node.id)
+                        .any(|replica| !had.contains(&replica.target))
+                };
+                for told in change.told.iter().filter(|told| gains(told)) {
+                    assert_eq!(told.node.revoked, None, "nor moved to a revoked one");
+                }
+                self.exposures.insert(id, change.exposure);
+                self.tell(change.told);
+            }
+            Err(ExposureRefusal::Unknown { .. }) => assert_eq!(held, None),
+            Err(_) => {}
+        }
     }
+
+    fn rotate(&mut self, id: ExposureId, ttl: Option<u64>, grace: u64) {
+        let held = self.exposures.get(&id).cloned();
+        let rotation = Rotation {
+            hash: self.new_token(),
+            lifetime: ttl.map_or(Lifetime::AsBefore, |ttl| {
+                Lifetime::For(Duration::from_secs(ttl))
+            }),
+            grace: Duration::from_secs(grace),
+        };
+        let now = self.now();
+        let Ok(rotated) = exposure::rotate_token(held.clone(), id, rotation, now) else {
+            return;
+        };
+        let before = held.and_then(|held| held.token);
+        self.exposures.insert(id, rotated);
+        assert_eq!(
+            self.opened(rotation.hash, now),
+            [id],
+            "a new token opens at once"
+        );
+        if let Some(before) = before {
+            let good = before.admits(before.hash, now) && grace > 0;
+            assert_eq!(
+                !self.opened(before.hash, now).is_empty(),
+                good,
+                "the old one goes on for its grace if it was good"
+            );
+            let until = now.saturating_add(rotation.grace);
+            assert_eq!(self.opened(before.hash, until), [], "and no longer");
+            if !good {
+                self.burnt.insert(before.hash);
+            }
+            self.burnt
+                .extend(before.previous.map(|previous| previous.hash));
+        }
+    }
+
+    fn tell(&mut self, told: Vec<Told>) {
+        for Told { node, targets } in told {
+            assert_eq!(targets.revision, node.targets_revision);
+            let expected = self.targets(node.id);
+            assert!(
+                targets.targets.iter().eq(&expected),
+                "ascending, each once, and on the list iff some exposure has it"
+            );
+            self.put(node);
+        }
+    }
+}
+
+fn app(label: u8) -> hub_ledger::ExposureName {
+    format!("app-{label}").parse().expect("a DNS label")
+}
+
+/// One of a few addresses that are in each other's way, or not.
+fn listener(address: u8) -> std::net::SocketAddr {
+    let text = ["0.0.0.0:80", "127.0.0.1:80", "[::1]:80", "127.0.0.1:0"];
+    text[usize::from(address)].parse().expect("an address")
 }
 
 /// What holds in every world.
@@ -604,6 +866,7 @@ fn check_state(world: &World) {
         labels.len(),
         "names are unique"
     );
+    check_exposures(world);
     for node in world.nodes.values() {
         for key in (0..5).map(key) {
             let trusted = world.trusted(node.id, key).is_ok();
@@ -618,6 +881,71 @@ fn check_state(world: &World) {
                 "trusted: recorded, of this node, valid, not revoked"
             );
         }
+    }
+}
+
+/// What holds of exposures in every world.
+fn check_exposures(world: &World) {
+    let now = world.now();
+    for held in world.exposures.values() {
+        let places: BTreeSet<_> = held.replicas.iter().collect();
+        assert!((1..=16).contains(&places.len()), "there is somewhere to go");
+        assert_eq!(places.len(), held.replicas.len(), "each replica is another");
+        for replica in places {
+            assert!(world.nodes.contains_key(&replica.node), "on a node");
+            assert_ne!(replica.target.port, 0, "port 0 is never exposed");
+            let transport = replica.target.transport;
+            assert_eq!(transport, held.protocol.transport(), "in its own way");
+        }
+        assert_ne!(held.protocol.is_http(), held.listen.is_some(), "one way in");
+        assert!(
+            held.protocol.is_http() || (held.name.is_none() && held.token.is_none()),
+            "bytes have neither name nor token"
+        );
+        assert_eq!(held.settings.check(), Ok(()), "settings are within bounds");
+        for other in world.exposures.values().filter(|other| other.id != held.id) {
+            if let (Some(one), Some(two)) = (held.listen, other.listen)
+                && held.protocol == other.protocol
+            {
+                assert!(!overlap(one, two), "listeners are not in each other's way");
+            }
+        }
+        if let Some(token) = held.token {
+            if token.expires.is_some_and(|expires| expires <= now) {
+                assert_eq!(
+                    world.opened(token.hash, now),
+                    [],
+                    "expired tokens open nothing"
+                );
+            }
+            if let Some(previous) = token.previous.filter(|previous| previous.until <= now) {
+                let opened = world.opened(previous.hash, now);
+                assert_eq!(opened, [], "nor do old ones after their grace");
+            }
+        }
+    }
+    for token in &world.shown {
+        let opened = world.opened(*token, now);
+        assert!(opened.len() <= 1, "a token opens one exposure");
+        assert!(
+            opened.is_empty() || !world.burnt.contains(token),
+            "a token that was revoked never opens again"
+        );
+    }
+    for node in world.nodes.values() {
+        let listed = exposure::targets(node, &world.exposures_of(node.id));
+        for target in &listed.targets {
+            let has = |held: &Exposure| {
+                let mut replicas = held.replicas.iter();
+                replicas.any(|replica| replica.node == node.id && replica.target == *target)
+            };
+            assert!(
+                world.exposures.values().any(has),
+                "listed is what is exposed"
+            );
+        }
+        let all = world.targets(node.id);
+        assert_eq!(listed.targets.len(), all.len(), "exposed is what is listed");
     }
 }
 
@@ -648,15 +976,15 @@ fn check_step(before: &World, after: &World) {
                 "revocation moves the fence"
             );
         }
-        let (was, is) = (before.exposures_of(*id), after.exposures_of(*id));
+        let (was, is) = (before.placed(*id), after.placed(*id));
         let moved = new.targets_revision - old.targets_revision;
         assert_eq!(
             moved,
             u64::from(was != is),
             "the revision moves by one with each change"
         );
-        if before.ports(*id) != after.ports(*id) {
-            assert!(moved > 0, "other ports, higher revision");
+        if before.targets(*id) != after.targets(*id) {
+            assert!(moved > 0, "other targets, higher revision");
         }
     }
     assert!(
@@ -713,9 +1041,10 @@ fn the_plain_history_goes_through() {
         last_generation: Some(0),
     });
     world.apply(&Command::Expose {
-        name: 0,
-        port: 80,
+        on: vec![(0, 80)],
         label: Some(1),
+        ttl: None,
+        access: Access::Public,
     });
     let node = world.named(0).expect("it joined");
     assert_eq!((node.epoch, node.targets_revision), (Epoch(2), 1));
@@ -834,4 +1163,69 @@ fn an_agent_ahead_of_the_ledger_moves_its_generation() {
     world.apply(&Command::Revoke { name: 0 });
     let fenced = world.named(0).expect("it joined").generation;
     assert!(fenced > claimed, "there is room for a fence");
+}
+
+/// The same of exposures.
+#[test]
+fn the_plain_history_of_exposures_goes_through() {
+    let mut world = World::default();
+    world.apply(&Command::CreateToken {
+        token: 0,
+        uses: 2,
+        ttl: 900,
+    });
+    for name in 0..2 {
+        world.apply(&Command::Join {
+            token: 0,
+            name,
+            key: name,
+        });
+    }
+    let revisions =
+        |world: &World| [0, 1].map(|name| world.named(name).expect("it joined").targets_revision);
+    world.apply(&Command::Expose {
+        on: vec![(0, 1), (1, 1)],
+        label: Some(0),
+        ttl: Some(100),
+        access: Access::Token,
+    });
+    let first = world.shown[0];
+    assert_eq!(world.opened(first, world.now()), [ExposureId(1)]);
+    assert_eq!(revisions(&world), [1, 1]);
+    world.apply(&Command::Rotate {
+        id: 1,
+        ttl: Some(1000),
+        grace: 50,
+    });
+    let second = *world.shown.last().expect("it was drawn");
+    world.apply(&Command::Wait { seconds: 49 });
+    for token in [first, second] {
+        assert_eq!(world.opened(token, world.now()), [ExposureId(1)]);
+    }
+    world.apply(&Command::Wait { seconds: 1 });
+    assert_eq!(world.opened(first, world.now()), []);
+    world.apply(&Command::Change {
+        id: 1,
+        on: Some(vec![(1, 2), (1, 1)]),
+        label: Edit::Set(Some(1)),
+        address: None,
+        rate: Edit::Set(Some(2)),
+    });
+    let held = &world.exposures[&ExposureId(1)];
+    assert_eq!(held.name, Some(app(1)));
+    assert_eq!(held.settings.rate, Some(2));
+    assert_eq!(revisions(&world), [2, 2]);
+    world.apply(&Command::RevokeToken { id: 1 });
+    assert_eq!(world.opened(second, world.now()), []);
+    assert_eq!(revisions(&world), [2, 2]);
+    world.apply(&Command::Listen {
+        on: vec![(0, 3)],
+        protocol: Protocol::Tcp,
+        address: 0,
+    });
+    let held = &world.exposures[&ExposureId(2)];
+    assert_eq!(held.listen, Some(listener(0)));
+    world.apply(&Command::Unexpose { id: 1 });
+    assert_eq!(revisions(&world), [3, 3]);
+    assert_eq!(world.exposures.len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use hub_ledger::CreateExposureRefusal;
+use hub_ledger::ExposureRefusal;
 use hub_protocol::NodeName;
 use hub_protocol::kind::{Failure, FailureCode};
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,10 @@ kinds! {
     NoSuchExposure = "no-such-exposure", NOT_FOUND, "There is no such exposure";
     /// Another exposure has the name.
     NameTaken = "name-taken", CONFLICT, "The name is taken";
+    /// The hub listens there for another exposure.
+    AddressTaken = "address-taken", CONFLICT, "The address is taken";
+    /// The hub carries nothing of that kind.
+    NotCarried = "not-carried", NOT_IMPLEMENTED, "The hub does not carry this";
     /// A limit is reached.
     LimitReached = "limit-reached", CONFLICT, "A limit is reached";
     /// The ledger can't answer now.
@@ -259,6 +263,8 @@ impl From<CommandError> for Problem {
         let detail = error.to_string();
         match error {
             CommandError::NoSuchNode { node } => Self::new(Kind::NoSuchNode, detail).node(node),
+            CommandError::UnsupportedProtocol { .. } => Self::new(Kind::NotCarried, detail),
+            CommandError::NothingExpires => Self::new(Kind::InvalidRequest, detail),
             CommandError::Store(error) => error.into(),
             CommandError::Random(_) => Self::new(Kind::Internal, detail),
         }
@@ -267,17 +273,20 @@ impl From<CommandError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        use CreateExposureRefusal as Expose;
+        use ExposureRefusal as Expose;
         let kind = match &error {
             StoreError::Busy => Kind::LedgerBusy,
             StoreError::UnknownNode(_) | StoreError::Expose(Expose::UnknownNode { .. }) => {
                 Kind::NoSuchNode
             }
-            StoreError::Token(_) | StoreError::Expose(Expose::PortZero) => Kind::InvalidRequest,
+            StoreError::Token(_) | StoreError::Expose(Expose::Misshapen(_)) => Kind::InvalidRequest,
             StoreError::Expose(Expose::Revoked { .. }) => Kind::NodeRevoked,
             StoreError::Expose(Expose::NameTaken { .. }) => Kind::NameTaken,
-            StoreError::Expose(Expose::TooMany { .. }) => Kind::LimitReached,
-            StoreError::Unexpose(_) => Kind::NoSuchExposure,
+            StoreError::Expose(Expose::AddressTaken { .. }) => Kind::AddressTaken,
+            StoreError::Expose(Expose::TooMany { .. } | Expose::ListTooLong { .. }) => {
+                Kind::LimitReached
+            }
+            StoreError::Expose(Expose::Unknown { .. }) => Kind::NoSuchExposure,
             _ => Kind::Internal,
         };
         Self::new(kind, error.to_string()).retry(error.retry_helps())
@@ -289,7 +298,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use hub_ledger::{ExposureId, RemoveExposureRefusal};
+    use hub_ledger::ExposureId;
 
     #[test]
     fn names_are_unique_and_read_back() {
@@ -378,7 +387,7 @@ mod tests {
             );
             assert_eq!(problem.node.as_deref(), Some("a"));
         }
-        let missing = StoreError::Unexpose(RemoveExposureRefusal { id: ExposureId(3) });
+        let missing = StoreError::Expose(ExposureRefusal::Unknown { id: ExposureId(3) });
         assert_eq!(Problem::from(missing).kind(), Some(Kind::NoSuchExposure));
         let busy = Problem::from(CommandError::Store(StoreError::Busy));
         assert_eq!((busy.status, busy.retry), (503, true));

@@ -10,9 +10,8 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use hub_ledger as ledger;
 use hub_ledger::{ExposureId, ExposureName};
-use hub_protocol::{NodeName, kind, ports};
+use hub_protocol::{kind, ports};
 use serde::de::DeserializeOwned;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
@@ -25,6 +24,7 @@ use super::types::{
 };
 use super::{Api, build, docker, exec, files, records};
 use crate::hub::{Addresses, Hub, NodeStatus};
+use crate::store::Located;
 
 /// The most bytes of a request's body.
 const MAX_BODY: usize = 64 * 1024;
@@ -271,20 +271,20 @@ fn enroll_argument(agents: &str, enrollment: &str) -> String {
 )]
 async fn exposures(State(api): State<Api>) -> Result<Json<Exposures>, Problem> {
     let all = api.hub.exposures().await?;
-    let exposures = all
-        .into_iter()
-        .map(|(row, node)| exposure(row, node))
-        .collect();
+    let exposures = all.into_iter().map(exposure).collect();
     Ok(Json(Exposures { exposures }))
 }
 
-fn exposure(row: ledger::Exposure, node: Option<NodeName>) -> Exposure {
+fn exposure(Located { exposure, homes }: Located) -> Exposure {
+    let first = exposure.replicas.into_iter().next();
     Exposure {
-        id: row.id.0,
-        node: node.map_or_else(|| row.node.to_string(), |name| name.to_string()),
-        port: row.port,
-        name: row.name.map(String::from),
-        created: row.created.to_string(),
+        id: exposure.id.0,
+        node: homes
+            .first()
+            .map_or_else(String::new, |home| home.name.to_string()),
+        port: first.map_or(0, |replica| replica.target.port),
+        name: exposure.name.map(String::from),
+        created: exposure.created.to_string(),
     }
 }
 
@@ -307,7 +307,7 @@ async fn expose(
     let name = name.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
     let made = api.hub.expose(&new.node, new.port, name).await?;
     let created = CreatedExposure {
-        exposure: exposure(made.exposure, Some(made.node)),
+        exposure: exposure(made.located),
         urls: made.urls.into_iter().map(Secret::from).collect(),
     };
     Ok((StatusCode::CREATED, Json(created)))

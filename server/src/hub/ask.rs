@@ -164,7 +164,7 @@ impl Hub {
             }
             Err(error) => return Outcome::NotStarted(AskError::Ledger(error.to_string())),
         };
-        let session = self.inner.sessions.of(&found);
+        let session = self.inner.sessions.of(&found.id, found.revoked.is_some());
         let node = found.name;
         if found.revoked.is_some() {
             return Outcome::NotStarted(AskError::Revoked { node });

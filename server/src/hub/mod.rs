@@ -5,25 +5,22 @@
 
 pub mod ask;
 pub mod call;
+mod exposures;
 mod follow;
 mod incoming;
 mod watch;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hub_ledger::{
-    Exposure, ExposureId, ExposureName, NewExposure, NewToken, Node, Presence, Timestamp,
-};
+use hub_ledger::{NewToken, Node, Presence, Protocol, Timestamp};
 use hub_protocol::enroll::JoinToken;
-use hub_protocol::session::Targets;
-use hub_protocol::target::Target;
 use hub_protocol::{Fingerprint, NodeId, NodeName};
 
 pub use ask::{ANSWER_TIMEOUT, AskError, Begun};
 pub(crate) use ask::{NotBegun, begun};
 pub use call::CallError;
+pub use exposures::{FreshExposure, WantedEdit, WantedExposure, WantedReplica};
 pub use follow::GaveUp;
 pub use incoming::Broke;
 pub(crate) use incoming::Incoming;
@@ -103,26 +100,6 @@ pub struct FreshToken {
     pub expires: Timestamp,
 }
 
-/// An exposure that was just made. Its token is shown once.
-pub struct FreshExposure {
-    /// The ledger's row.
-    pub exposure: Exposure,
-    /// The node's name.
-    pub node: NodeName,
-    /// The URLs it is reached by; one holds the token: a secret.
-    pub urls: Vec<String>,
-}
-
-/// Without the URLs: one is a secret.
-impl fmt::Debug for FreshExposure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FreshExposure")
-            .field("exposure", &self.exposure)
-            .field("node", &self.node)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Something asked of the ledger that it refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -132,6 +109,15 @@ pub enum CommandError {
         /// What was asked for.
         node: String,
     },
+    /// This hub can't carry that.
+    #[error("this hub carries no {protocol} to ports behind agents; expose what speaks HTTP")]
+    UnsupportedProtocol {
+        /// What it was asked to carry.
+        protocol: Protocol,
+    },
+    /// A time was said for a token that is not made.
+    #[error("only a token expires, and this exposure gets none; leave out until when it holds")]
+    NothingExpires,
     /// The ledger, or one of its rules.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -261,86 +247,6 @@ impl Hub {
             token: JoinToken::from_bytes(bytes),
             expires: row.expires,
         })
-    }
-
-    /// Makes an exposure of a port of a node, and tells the node's agent.
-    ///
-    /// # Errors
-    /// There is no such node, or the ledger's rule for exposures says no.
-    pub async fn expose(
-        &self,
-        node: &str,
-        port: u16,
-        name: Option<ExposureName>,
-    ) -> Result<FreshExposure, CommandError> {
-        let found = self.find(node).await?;
-        let found = found.ok_or_else(|| CommandError::NoSuchNode {
-            node: node.to_owned(),
-        })?;
-        let token = Token::random()?;
-        let new = NewExposure {
-            node: found.id,
-            port,
-            name,
-            token: token.exposure_hash(),
-        };
-        let change = self
-            .inner
-            .store
-            .create_exposure(new, self.inner.clock.now())
-            .await?;
-        self.tell(&change.node, change.targets);
-        let addresses = &self.inner.addresses;
-        let mut urls = vec![format!(
-            "{}/v1/data/{}/",
-            addresses.data_plane,
-            &*token.to_text()
-        )];
-        if let (Some(domain), Some(name)) = (&addresses.domain, &change.exposure.name) {
-            urls.push(format!("http://{name}.{domain}/"));
-        }
-        Ok(FreshExposure {
-            exposure: change.exposure,
-            node: found.name,
-            urls,
-        })
-    }
-
-    /// Removes an exposure, and tells the node's agent.
-    ///
-    /// # Errors
-    /// There is none of this number.
-    pub async fn unexpose(&self, id: ExposureId) -> Result<Exposure, CommandError> {
-        let change = self.inner.store.remove_exposure(id).await?;
-        self.tell(&change.node, change.targets);
-        Ok(change.exposure)
-    }
-
-    /// All exposures with the names of their nodes, oldest first.
-    ///
-    /// # Errors
-    /// The ledger can't answer.
-    pub async fn exposures(&self) -> Result<Vec<(Exposure, Option<NodeName>)>, StoreError> {
-        let nodes = self.inner.store.nodes().await?;
-        let name = |id| {
-            nodes
-                .iter()
-                .find(|node| node.id == id)
-                .map(|node| node.name.clone())
-        };
-        let exposures = self.inner.store.exposures().await?;
-        Ok(exposures
-            .into_iter()
-            .map(|exposure| (exposure.clone(), name(exposure.node)))
-            .collect())
-    }
-
-    fn tell(&self, node: &Node, targets: hub_ledger::Targets) {
-        let targets = Targets {
-            revision: targets.revision,
-            targets: targets.ports.into_iter().map(Target::tcp).collect(),
-        };
-        self.inner.sessions.tell_targets(&node.id, targets);
     }
 }
 

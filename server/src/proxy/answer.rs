@@ -14,6 +14,7 @@ use hub_protocol::kind::{Failure, FailureCode};
 use hub_protocol::target::Target;
 use hub_quic::session::OpenError;
 
+use super::access::Outside;
 use super::body::ProxyBody;
 use super::routes::RouteError;
 
@@ -138,7 +139,7 @@ impl Answer {
         Self::new(
             StatusCode::NOT_FOUND,
             Hop::BrowserHub,
-            "no exposure has this token: it is mistyped, or was removed",
+            "no exposure has this token: it is mistyped, or holds no longer",
         )
     }
 
@@ -171,7 +172,6 @@ impl Answer {
     pub(super) fn unrouted(error: &RouteError, unknown: Self) -> Self {
         match error {
             RouteError::Unknown => unknown,
-            RouteError::Away { node } => Self::away(node, "its agent is not connected to the hub"),
             // Why it can't is for the operator's log.
             RouteError::Ledger(_) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -180,6 +180,31 @@ impl Answer {
             )
             .retry(RETRY_BUSY),
         }
+    }
+
+    /// None of the nodes that could answer is connected.
+    pub(super) fn all_away(nodes: &[NodeName]) -> Self {
+        let why = "its agent is not connected to the hub";
+        match nodes {
+            [node] => Self::away(node, why),
+            nodes => {
+                let names: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
+                let reason = format!(
+                    "nodes {} are away: their agents are not connected to the hub",
+                    names.join(", ")
+                );
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, Hop::HubAgent, reason).retry(RETRY_AWAY)
+            }
+        }
+    }
+
+    /// Who asks does not get in.
+    pub(super) fn outside(outside: Outside) -> Self {
+        let reason = match outside {
+            Outside::NoToken => "who is to get in here has its token, and uses the URL with that",
+            Outside::NoLogin => "only operators who are logged in get in here",
+        };
+        Self::new(StatusCode::FORBIDDEN, Hop::BrowserHub, reason)
     }
 
     fn away(node: &NodeName, why: &str) -> Self {

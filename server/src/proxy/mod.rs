@@ -20,13 +20,15 @@
 //! | --- | --- |
 //! | `front` | the versions of HTTP that browsers speak, and what they hand to the core here |
 //! | `place`, `head`, `own` | the rules of hosts, paths and headers, without I/O |
-//! | [`routes`](Routes) | from a token or name to a session and a port |
+//! | [`routes`](Routes) | from a token or name to sessions and targets |
+//! | `access` | who gets in |
 //! | `answer` | the hub's own answers |
 //! | `exchange`, `upload`, `body`, `tunnel` | a request under way |
 //!
 //! Left out, because the HTTP library sends none: informational responses (1xx other than 100
 //! and 101). Trailers pass where `Trailer` announces them.
 
+mod access;
 mod answer;
 #[cfg_attr(
     not(test),
@@ -75,6 +77,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
+use access::admitted;
 use answer::Answer;
 use body::ProxyBody;
 use exchange::{Exchange, NoHead};
@@ -82,7 +85,7 @@ use front::{Asked, Client, RequestBody};
 use head::Origin;
 pub use limits::{Quotas, Rate};
 use place::{Place, place};
-pub use routes::{LedgerRoutes, Resolved, Route, RouteError, Routes};
+pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
 
 use crate::hangup::Hangup;
 use crate::hub::{NotBegun, begun};
@@ -233,18 +236,21 @@ impl Proxy {
         let (asked, resolved) = self.route(&head, length, protocol, client).await?;
         let streams = matches!(asked.body, Body::Chunked | Body::Length(1..));
         let waits = head.headers.contains_key(EXPECT);
-        let Resolved {
+        let protocol = match resolved.exposure.protocol {
+            hub_ledger::Protocol::Http2 => Protocol::Http2,
+            _ => Protocol::Http1,
+        };
+        let first = resolved.replicas.into_iter().next();
+        let Live {
+            node_name: node,
             session,
             target,
-            targets_revision,
-            node_name: node,
-        } = resolved;
+            revision,
+        } = first.ok_or_else(|| Answer::all_away(&resolved.away))?;
         let open = Open {
             target: target.clone(),
-            grant: Grant::Exposed {
-                revision: targets_revision,
-            },
-            protocol: Protocol::Http1,
+            grant: Grant::Exposed { revision },
+            protocol,
             head: asked,
         };
         let operation = session.open(OperationKind::Http, &open).await;
@@ -328,9 +334,9 @@ impl Proxy {
         let body = head::body(head, length);
         let asked = head::request(head, target, origin, host, body, upgrade);
         let asked = asked.ok_or_else(Answer::head_too_large)?;
-        let unknown = match &route {
-            Route::Token(_) => Answer::unknown_token(),
-            Route::Name(_) => Answer::unknown_name(),
+        let (by_token, unknown) = match &route {
+            Route::Token(_) => (true, Answer::unknown_token()),
+            Route::Name(_) => (false, Answer::unknown_name()),
         };
         let resolved = self.inner.routes.resolve(route).await;
         let resolved = resolved.map_err(|error| {
@@ -339,6 +345,7 @@ impl Proxy {
             }
             Answer::unrouted(&error, unknown)
         })?;
+        admitted(resolved.exposure.access, by_token).map_err(Answer::outside)?;
         Ok((asked, resolved))
     }
 }

@@ -1,15 +1,18 @@
-//! From the name or token in a request to the session of a node and a port behind it.
+//! From the name or token in a request to the sessions of nodes and targets behind them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use hub_ledger::{ExposureName, ExposureTokenHash};
+use hub_ledger::{Exposure, ExposureName, ExposureTokenHash, Replica, Timestamp};
 use hub_protocol::NodeName;
 use hub_protocol::target::Target;
 use hub_quic::session::Session;
 
+use crate::clock::Clock;
+use crate::hub::Hub;
 use crate::sessions::Sessions;
-use crate::store::{Store, StoreError};
+use crate::store::{Home, Located, Store, StoreError};
 
 /// How a request names an exposure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,31 +23,39 @@ pub enum Route {
     Name(ExposureName),
 }
 
-/// An exposure whose node is connected.
+/// An exposure, and which of its replicas can be reached. Whether the one who asks may is for the
+/// caller to find out: all that was checked is that a token by which it was found holds.
 #[derive(Debug, Clone)]
 pub struct Resolved {
+    /// The exposure.
+    pub exposure: Arc<Exposure>,
+    /// The replicas whose nodes are connected, in their order. There may be none.
+    pub replicas: Vec<Live>,
+    /// The nodes of the others, each once.
+    pub away: Vec<NodeName>,
+    /// When the ledger was asked. By this time a token is judged that the request shows.
+    pub at: Timestamp,
+}
+
+/// A replica whose node is connected.
+#[derive(Debug, Clone)]
+pub struct Live {
     /// The node's name.
     pub node_name: NodeName,
     /// Its session.
     pub session: Session,
     /// What to connect to there.
     pub target: Target,
-    /// The revision of the node's list of exposures that has this one.
-    pub targets_revision: u64,
+    /// The revision of the node's list of targets that has this one.
+    pub revision: u64,
 }
 
 /// Why a request cannot be carried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// There is no such exposure.
+    /// There is no such exposure, or the token holds no longer.
     #[error("there is no such exposure")]
     Unknown,
-    /// Its node has no session.
-    #[error("node {node} is away")]
-    Away {
-        /// The node's name.
-        node: NodeName,
-    },
     /// The ledger can't answer.
     #[error("the ledger: {0}")]
     Ledger(String),
@@ -63,17 +74,52 @@ pub trait Routes: Send + Sync {
 }
 
 /// Routes by the ledger and the sessions there are. Asks both anew for each request: what was
-/// removed or went away holds no longer.
+/// removed, expired or went away holds no longer. All that the ledger is asked is one statement.
 #[derive(Clone)]
 pub struct LedgerRoutes {
     store: Store,
     sessions: Sessions,
+    clock: Clock,
 }
 
 impl LedgerRoutes {
-    /// Routes to what `store` has and `sessions` reaches.
-    pub fn new(store: Store, sessions: Sessions) -> Self {
-        Self { store, sessions }
+    /// Routes to what the ledger of `hub` has and its sessions reach.
+    pub fn new(hub: &Hub) -> Self {
+        Self {
+            store: hub.store().clone(),
+            sessions: hub.sessions().clone(),
+            clock: hub.clock().clone(),
+        }
+    }
+
+    fn live(&self, located: Located, at: Timestamp) -> Resolved {
+        let Located { exposure, homes } = located;
+        let mut replicas = Vec::with_capacity(homes.len());
+        let mut away = Vec::new();
+        for (Replica { target, .. }, home) in exposure.replicas.iter().zip(homes) {
+            let Home {
+                id,
+                name: node_name,
+                revoked,
+                revision,
+            } = home;
+            match self.sessions.of(&id, revoked.is_some()) {
+                Some(session) => replicas.push(Live {
+                    node_name,
+                    session,
+                    target: target.clone(),
+                    revision,
+                }),
+                None if away.contains(&node_name) => {}
+                None => away.push(node_name),
+            }
+        }
+        Resolved {
+            exposure: Arc::new(exposure),
+            replicas,
+            away,
+            at,
+        }
     }
 }
 
@@ -86,24 +132,14 @@ impl fmt::Debug for LedgerRoutes {
 impl Routes for LedgerRoutes {
     fn resolve(&self, route: Route) -> BoxFuture<'_, Result<Resolved, RouteError>> {
         Box::pin(async move {
-            let exposure = match route {
-                Route::Token(hash) => self.store.exposure_of_token(hash).await?,
-                Route::Name(name) => self.store.exposure_named(name).await?,
+            let now = self.clock.now();
+            let located = match route {
+                Route::Token(hash) => self.store.locate_token(hash, now).await?,
+                Route::Name(name) => self.store.locate_name(name).await?,
             };
-            let exposure = exposure.ok_or(RouteError::Unknown)?;
-            // Exposures go with their node; one without is as good as none.
-            let node = self.store.node(exposure.node).await?;
-            let node = node.ok_or(RouteError::Unknown)?;
-            let session = self.sessions.of(&node);
-            let session = session.ok_or_else(|| RouteError::Away {
-                node: node.name.clone(),
-            })?;
-            Ok(Resolved {
-                node_name: node.name,
-                session,
-                target: Target::tcp(exposure.port),
-                targets_revision: node.targets_revision,
-            })
+            // An exposure goes with the nodes that it is on; one without is as good as none.
+            let located = located.ok_or(RouteError::Unknown)?;
+            Ok(self.live(located, now))
         })
     }
 }

@@ -6,7 +6,6 @@ use hub_ledger::{Process, Registration, Timestamp};
 use hub_protocol::limits::Limits;
 use hub_protocol::operation::Role;
 use hub_protocol::session::{Control, Hello, Refused, Targets, Welcome, refusal, shown};
-use hub_protocol::target::Target;
 use hub_protocol::version::VersionRange;
 use hub_protocol::{Deployment, NodeId, NodeName};
 use hub_quic::session::{ControlError, ControlReceiver, ControlSender, Session, control};
@@ -130,10 +129,7 @@ pub(super) async fn admit(
             heartbeat_ms: context.config.heartbeat.as_millis() as u64,
             limits,
         },
-        targets: Targets {
-            revision: targets.revision,
-            targets: targets.ports.into_iter().map(Target::tcp).collect(),
-        },
+        targets,
         name: node.name,
     })
 }

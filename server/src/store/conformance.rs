@@ -3,18 +3,20 @@
 //! Each function takes a way to get a fresh, empty store and holds it against one promise.
 //! [`suite`] makes a test of each of them for one kind of store; a second kind passes the same.
 
+mod exposures;
+
 use std::future::Future;
 use std::time::Duration;
 
 use hub_ledger::{
-    CreateExposureRefusal, CreateTokenRefusal, Distrust, ExposureId, ExposureTokenHash, Join,
-    JoinRefusal, JoinTokenHash, Joined, JoinedHow, LocalRefusal, NewCertificate, NewExposure,
-    NewToken, Node, Presence, Process, RecordRefusal, RegisterRefusal, Registration,
-    RemoveExposureRefusal, RevokeRefusal, Serial, Timestamp,
+    CreateTokenRefusal, Distrust, Join, JoinRefusal, JoinTokenHash, Joined, JoinedHow,
+    LocalRefusal, NewCertificate, NewToken, Node, Presence, Process, RecordRefusal,
+    RegisterRefusal, Registration, RevokeRefusal, Serial, Timestamp,
 };
 use hub_protocol::{Deployment, Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
 
 use super::{CaRecord, Store, StoreError};
+pub(super) use exposures::*;
 
 /// The deployment that every store under test is created with.
 pub(super) const DEPLOYMENT: Deployment = Deployment::from_bytes([0xd0; 16]);
@@ -47,6 +49,10 @@ macro_rules! suite {
             the_hubs_own_machine_is_one_node,
             exposures_come_and_go,
             exposures_against_the_rules_are_not_stored,
+            an_exposure_is_stored_whole,
+            replicas_on_many_nodes_move_the_lists_of_each,
+            tokens_come_and_go,
+            an_address_is_that_of_one_exposure,
             the_first_ca_stands,
             a_closed_store_says_so,
         );
@@ -566,116 +572,6 @@ pub(super) async fn nodes_are_found<F: Future<Output = Store>>(make: impl Fn() -
     assert_eq!(store.node_named(name("A")).await, Ok(None), "case counts");
     assert_eq!(store.node(id(3)).await.unwrap().unwrap().name, name("C"));
     assert_eq!(store.node(id(4)).await, Ok(None));
-}
-
-pub(super) async fn exposures_come_and_go<F: Future<Output = Store>>(make: impl Fn() -> F) {
-    let (store, _) = with_node(make).await;
-    let targets = async || {
-        let targets = store.targets(id(1)).await.unwrap();
-        (targets.revision, targets.ports)
-    };
-    assert_eq!(targets().await, (0, vec![]));
-    let new = |port, label: Option<&str>, token| NewExposure {
-        node: id(1),
-        port,
-        name: label.map(|label| label.parse().unwrap()),
-        token: ExposureTokenHash([token; 32]),
-    };
-    let first = store
-        .create_exposure(new(8080, Some("web"), 1), NOW)
-        .await
-        .unwrap();
-    assert_eq!(
-        (first.targets.revision, first.targets.ports),
-        (1, vec![8080])
-    );
-    let second = store.create_exposure(new(80, None, 2), NOW).await.unwrap();
-    let third = store
-        .create_exposure(new(65535, None, 3), NOW)
-        .await
-        .unwrap();
-    store.create_exposure(new(80, None, 4), NOW).await.unwrap();
-    assert_eq!(targets().await, (4, vec![80, 8080, 65535]));
-
-    let all = store.exposures().await.unwrap();
-    assert_eq!(
-        all.iter().map(|held| held.id.0).collect::<Vec<_>>(),
-        [1, 2, 3, 4]
-    );
-    assert_eq!(all[0], first.exposure);
-    let of_token = |token| store.exposure_of_token(ExposureTokenHash([token; 32]));
-    assert_eq!(of_token(2).await, Ok(Some(second.exposure.clone())));
-    assert_eq!(of_token(9).await, Ok(None));
-    let named = store.exposure_named("web".parse().unwrap()).await;
-    assert_eq!(named, Ok(Some(first.exposure)));
-
-    let removed = store.remove_exposure(second.exposure.id).await.unwrap();
-    assert_eq!(
-        (removed.targets.revision, removed.exposure),
-        (5, second.exposure.clone())
-    );
-    assert_eq!(
-        targets().await,
-        (5, vec![80, 8080, 65535]),
-        "another one has that port"
-    );
-    assert_eq!(of_token(2).await, Ok(None));
-    let gone = RemoveExposureRefusal {
-        id: second.exposure.id,
-    };
-    assert_eq!(
-        store.remove_exposure(second.exposure.id).await,
-        Err(gone.into())
-    );
-    store.remove_exposure(third.exposure.id).await.unwrap();
-    store.remove_exposure(ExposureId(4)).await.unwrap();
-    assert_eq!(targets().await, (7, vec![8080]));
-    let next = store.create_exposure(new(80, None, 5), NOW).await.unwrap();
-    assert_eq!(
-        next.exposure.id,
-        ExposureId(5),
-        "a number is never given again"
-    );
-}
-
-pub(super) async fn exposures_against_the_rules_are_not_stored<F: Future<Output = Store>>(
-    make: impl Fn() -> F,
-) {
-    let (store, _) = with_node(make).await;
-    let new = |node, port, token| NewExposure {
-        node,
-        port,
-        name: Some("web".parse().unwrap()),
-        token: ExposureTokenHash([token; 32]),
-    };
-    let unknown = CreateExposureRefusal::UnknownNode { node: id(2) };
-    assert_eq!(
-        store.create_exposure(new(id(2), 80, 1), NOW).await,
-        Err(unknown.into())
-    );
-    let zero = CreateExposureRefusal::PortZero;
-    assert_eq!(
-        store.create_exposure(new(id(1), 0, 1), NOW).await,
-        Err(zero.into())
-    );
-    let holder = store
-        .create_exposure(new(id(1), 80, 1), NOW)
-        .await
-        .unwrap()
-        .exposure
-        .id;
-    let name = "web".parse().unwrap();
-    let taken = CreateExposureRefusal::NameTaken { name, holder };
-    assert_eq!(
-        store.create_exposure(new(id(1), 81, 2), NOW).await,
-        Err(taken.into())
-    );
-    assert_eq!(
-        store.targets(id(1)).await.unwrap().revision,
-        1,
-        "a refusal moves nothing"
-    );
-    assert_eq!(store.exposures().await.unwrap().len(), 1);
 }
 
 pub(super) async fn the_first_ca_stands<F: Future<Output = Store>>(make: impl Fn() -> F) {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use hub_ledger::{
-    CreateExposureRefusal, CreateTokenRefusal, JoinRefusal, LocalRefusal, RecordRefusal,
-    RegisterRefusal, RemoveExposureRefusal, RevokeRefusal,
+    CreateTokenRefusal, ExposureRefusal, JoinRefusal, LocalRefusal, RecordRefusal, RegisterRefusal,
+    RevokeRefusal,
 };
 use hub_protocol::NodeId;
 use rusqlite::ErrorCode;
@@ -71,12 +71,9 @@ pub enum StoreError {
     /// The rule for revocations says no.
     #[error(transparent)]
     Revoke(#[from] RevokeRefusal),
-    /// The rule for new exposures says no.
+    /// A rule for exposures says no.
     #[error(transparent)]
-    Expose(#[from] CreateExposureRefusal),
-    /// The rule for the removal of exposures says no.
-    #[error(transparent)]
-    Unexpose(#[from] RemoveExposureRefusal),
+    Expose(#[from] ExposureRefusal),
 }
 
 impl StoreError {

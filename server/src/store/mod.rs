@@ -14,6 +14,7 @@
 
 mod error;
 mod executor;
+mod exposures;
 mod rows;
 mod sqlite;
 
@@ -30,10 +31,8 @@ use std::path::PathBuf;
 use hub_ledger::node::{self, LocalRows, RegisterRows};
 use hub_ledger::token::RedeemRows;
 use hub_ledger::{
-    Certificate, Exposure, ExposureChange, ExposureId, ExposureName, ExposureTokenHash, Join,
-    JoinToken, JoinTokenHash, Joined, JoinedHow, NewCertificate, NewExposure, NewToken, Node,
-    Process, Registered, Registration, RemoveExposureRefusal, Targets, Timestamp, certificate,
-    exposure, token,
+    Certificate, Join, JoinToken, JoinTokenHash, Joined, JoinedHow, NewCertificate, NewToken, Node,
+    Process, Registered, Registration, Timestamp, certificate, token,
 };
 use hub_protocol::{Deployment, Epoch, NodeId, NodeName};
 use rusqlite::TransactionBehavior;
@@ -42,6 +41,7 @@ pub use error::StoreError;
 pub use executor::Execution;
 use executor::Executor;
 use rows::Rows;
+pub use rows::{Home, Located};
 
 /// The CA, as the ledger keeps it.
 #[derive(Clone, PartialEq, Eq)]
@@ -300,70 +300,6 @@ impl Store {
     /// The node of this name.
     pub async fn node_named(&self, name: NodeName) -> Result<Option<Node>, StoreError> {
         self.read(move |rows| Ok(rows.node_named(&name)?)).await
-    }
-
-    /// Creates an exposure. The effect is what the node's agent is to be told.
-    pub async fn create_exposure(
-        &self,
-        new: NewExposure,
-        now: Timestamp,
-    ) -> Result<ExposureChange, StoreError> {
-        self.write(move |rows| {
-            let loaded = exposure::CreateRows {
-                node: rows.node(new.node)?,
-                of_node: rows.exposures_of(new.node)?,
-                same_name: match &new.name {
-                    Some(name) => rows.exposure_named(name)?,
-                    None => None,
-                },
-            };
-            let change = exposure::create(loaded, rows.next_exposure_id()?, new, now)?;
-            rows.add_exposure(&change.exposure)?;
-            rows.put_node(&change.node)?;
-            Ok(change)
-        })
-        .await
-    }
-
-    /// Removes an exposure. The effect is what the node's agent is to be told.
-    pub async fn remove_exposure(&self, id: ExposureId) -> Result<ExposureChange, StoreError> {
-        self.write(move |rows| {
-            let exposure = rows.exposure(id)?.ok_or(RemoveExposureRefusal { id })?;
-            let of_node = rows.exposures_of(exposure.node)?;
-            let change = exposure::remove(rows.node(exposure.node)?, of_node, id)?;
-            rows.remove_exposure(id)?;
-            rows.put_node(&change.node)?;
-            Ok(change)
-        })
-        .await
-    }
-
-    /// All exposures, oldest first.
-    pub async fn exposures(&self) -> Result<Vec<Exposure>, StoreError> {
-        self.read(|rows| Ok(rows.exposures()?)).await
-    }
-
-    /// The exposure whose token has this hash.
-    pub async fn exposure_of_token(
-        &self,
-        token: ExposureTokenHash,
-    ) -> Result<Option<Exposure>, StoreError> {
-        self.read(move |rows| Ok(rows.exposure_of_token(token)?))
-            .await
-    }
-
-    /// The exposure of this name.
-    pub async fn exposure_named(&self, name: ExposureName) -> Result<Option<Exposure>, StoreError> {
-        self.read(move |rows| Ok(rows.exposure_named(&name)?)).await
-    }
-
-    /// The ports that a node's agent may connect to.
-    pub async fn targets(&self, id: NodeId) -> Result<Targets, StoreError> {
-        self.read(move |rows| {
-            let node = rows.node(id)?.ok_or(StoreError::UnknownNode(id))?;
-            Ok(exposure::targets(&node, &rows.exposures_of(id)?))
-        })
-        .await
     }
 
     /// The CA, if there is one.

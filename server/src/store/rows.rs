@@ -1,18 +1,20 @@
 //! Rows of the ledger and their SQL. No rule stands here: rows come out, rows go in.
 
+mod exposures;
+
 use std::fmt::Display;
 use std::str::FromStr;
 
 use hub_ledger::token::Purpose;
 use hub_ledger::{
-    Certificate, Exposure, ExposureId, ExposureName, ExposureTokenHash, JoinToken, JoinTokenHash,
-    Node, Origin, Presence, Serial, Timestamp,
+    Certificate, JoinToken, JoinTokenHash, Node, Origin, Presence, Serial, Timestamp,
 };
 use hub_protocol::{Epoch, Fingerprint, Generation, Incarnation, NodeId, NodeName};
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::CaRecord;
+pub use exposures::{Home, Located};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -26,7 +28,6 @@ const TOKEN: &str = "SELECT hash, purpose, automatic_approval, created, expires,
                      FROM join_tokens";
 const CERTIFICATE: &str =
     "SELECT serial, node, key, not_before, not_after, recorded FROM certificates";
-const EXPOSURE: &str = "SELECT id, node, port, name, token, created FROM exposures";
 
 impl Rows<'_> {
     fn one<T>(
@@ -35,7 +36,8 @@ impl Rows<'_> {
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.0.query_row(sql, params, read).optional()
+        let mut statement = self.0.prepare_cached(sql)?;
+        statement.query_row(params, read).optional()
     }
 
     fn all<T>(
@@ -44,7 +46,8 @@ impl Rows<'_> {
         params: impl Params,
         read: impl FnMut(&Row<'_>) -> Result<T>,
     ) -> Result<Vec<T>> {
-        self.0.prepare(sql)?.query_map(params, read)?.collect()
+        let mut statement = self.0.prepare_cached(sql)?;
+        statement.query_map(params, read)?.collect()
     }
 
     pub(super) fn nodes(&self) -> Result<Vec<Node>> {
@@ -217,65 +220,6 @@ impl Rows<'_> {
         Ok(())
     }
 
-    pub(super) fn exposures(&self) -> Result<Vec<Exposure>> {
-        self.all(&format!("{EXPOSURE} ORDER BY id"), [], exposure)
-    }
-
-    pub(super) fn exposures_of(&self, node: NodeId) -> Result<Vec<Exposure>> {
-        self.all(
-            &format!("{EXPOSURE} WHERE node = ?1 ORDER BY id"),
-            [node.as_bytes()],
-            exposure,
-        )
-    }
-
-    pub(super) fn exposure(&self, id: ExposureId) -> Result<Option<Exposure>> {
-        self.one(
-            &format!("{EXPOSURE} WHERE id = ?1"),
-            [id.0.cast_signed()],
-            exposure,
-        )
-    }
-
-    pub(super) fn exposure_of_token(&self, token: ExposureTokenHash) -> Result<Option<Exposure>> {
-        self.one(&format!("{EXPOSURE} WHERE token = ?1"), [token.0], exposure)
-    }
-
-    pub(super) fn exposure_named(&self, name: &ExposureName) -> Result<Option<Exposure>> {
-        self.one(
-            &format!("{EXPOSURE} WHERE name = ?1"),
-            [name.as_str()],
-            exposure,
-        )
-    }
-
-    pub(super) fn next_exposure_id(&self) -> Result<ExposureId> {
-        let sql = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'exposures'), 0)";
-        let last: i64 = self.0.query_row(sql, [], |row| row.get(0))?;
-        Ok(ExposureId(last.cast_unsigned() + 1))
-    }
-
-    pub(super) fn add_exposure(&self, exposure: &Exposure) -> Result<()> {
-        self.0.execute(
-            "INSERT INTO exposures VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![
-                exposure.id.0.cast_signed(),
-                exposure.node.as_bytes(),
-                exposure.port,
-                exposure.name.as_ref().map(ExposureName::as_str),
-                exposure.token.0,
-                millis(exposure.created),
-            ],
-        )?;
-        Ok(())
-    }
-
-    pub(super) fn remove_exposure(&self, id: ExposureId) -> Result<()> {
-        self.0
-            .execute("DELETE FROM exposures WHERE id = ?1", [id.0.cast_signed()])?;
-        Ok(())
-    }
-
     pub(super) fn ca(&self) -> Result<Option<CaRecord>> {
         self.one("SELECT certificate, sealed_key FROM ca", [], |row| {
             Ok(CaRecord {
@@ -351,20 +295,6 @@ fn certificate(row: &Row<'_>) -> Result<Certificate> {
         not_before: timestamp(row, 3)?,
         not_after: timestamp(row, 4)?,
         recorded: timestamp(row, 5)?,
-    })
-}
-
-fn exposure(row: &Row<'_>) -> Result<Exposure> {
-    Ok(Exposure {
-        id: ExposureId(row.get::<_, i64>(0)?.cast_unsigned()),
-        node: NodeId::from_bytes(row.get(1)?),
-        port: row.get(2)?,
-        name: match row.get::<_, Option<String>>(3)? {
-            Some(_) => Some(text(row, 3)?),
-            None => None,
-        },
-        token: ExposureTokenHash(row.get(4)?),
-        created: timestamp(row, 5)?,
     })
 }
 

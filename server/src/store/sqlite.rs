@@ -22,6 +22,7 @@ const APPLICATION_ID: i64 = 0x4875_624c;
 const MIGRATIONS: &[(i64, &str)] = &[
     (1, include_str!("schema_1.sql")),
     (2, include_str!("schema_2.sql")),
+    (3, include_str!("schema_3.sql")),
 ];
 
 /// The newest schema that this program knows.

@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use futures_util::FutureExt as _;
-use hub_ledger::{JoinTokenHash, NewToken, Timestamp};
-use hub_protocol::Deployment;
+use hub_ledger::exposure::Settings;
+use hub_ledger::{
+    Access, Exposure, ExposureId, ExposureToken, ExposureTokenHash, JoinTokenHash, NewExposure,
+    NewToken, Protocol, Replica, Timestamp,
+};
+use hub_protocol::target::Target;
+use hub_protocol::{Deployment, NodeId};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -466,7 +471,10 @@ async fn a_ledger_of_the_first_schema_is_brought_up_to_date() {
     assert!(!node.is_local() && node.key().is_some());
     assert_eq!((node.epoch.0, node.targets_revision), (5, 6));
     assert_eq!(store.exposures().await.unwrap()[0].id.0, 7);
-    assert_eq!(store.targets(node.id).await.unwrap().ports, [8080]);
+    assert_eq!(
+        store.targets(node.id).await.unwrap().targets,
+        [Target::tcp(8080)]
+    );
     // Foreign keys hold again, and the new table is the one that they speak of.
     let counts = store
         .executor
@@ -486,4 +494,72 @@ async fn a_ledger_of_the_first_schema_is_brought_up_to_date() {
     assert_eq!(counts, Ok([0, 0, 0]));
     store.close().await.unwrap();
     assert!(open(&path).await.is_ok(), "it opens again");
+}
+
+/// Exposures of the second schema are reached as they were, and the numbers of those that were
+/// removed are not given again.
+#[tokio::test]
+async fn exposures_of_the_second_schema_are_reached_as_before() {
+    let (_directory, path) = place();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(include_str!("schema_1.sql")).unwrap();
+    old.execute_batch(include_str!("schema_2.sql")).unwrap();
+    old.execute_batch(
+        "PRAGMA application_id = 0x4875624c; PRAGMA user_version = 2;
+         INSERT INTO hub VALUES (1, zeroblob(16));
+         INSERT INTO nodes VALUES (x'01010101010101010101010101010101', 'shop', NULL, NULL,
+             1, 5, 2, NULL, 'away', 3, 4, NULL, 6, 1);
+         INSERT INTO exposures VALUES
+             (3, x'01010101010101010101010101010101', 8080, 'web', zeroblob(32), 1000),
+             (9, x'01010101010101010101010101010101', 80, NULL, randomblob(32), 2000);
+         DELETE FROM exposures WHERE id = 9;",
+    )
+    .unwrap();
+    drop(old);
+    let store = open(&path).await.unwrap();
+    let hash = ExposureTokenHash([0; 32]);
+    let named = store.locate_name("web".parse().unwrap()).await.unwrap();
+    let exposure = named.unwrap().exposure;
+    let expected = Exposure {
+        id: ExposureId(3),
+        name: Some("web".parse().unwrap()),
+        token: Some(ExposureToken {
+            hash,
+            expires: None,
+            previous: None,
+        }),
+        access: Access::Public,
+        protocol: Protocol::Http,
+        replicas: vec![Replica {
+            node: NodeId::from_bytes([1; 16]),
+            target: Target::tcp(8080),
+        }],
+        listen: None,
+        settings: Settings::default(),
+        created: Timestamp::from_millis(1000),
+    };
+    assert_eq!(exposure, expected);
+    let by_token = store.locate_token(hash, NOW).await.unwrap();
+    assert_eq!(by_token.unwrap().exposure, expected);
+    let new = NewExposure {
+        name: Some("other".parse().unwrap()),
+        replicas: expected.replicas,
+        ..NewExposure::default()
+    };
+    let next = store.create_exposure(new, NOW).await.unwrap();
+    assert_eq!((next.exposure.id.0, next.told[0].targets.revision), (10, 7));
+}
+
+/// Each question that a request asks of the ledger is answered by indices alone.
+#[tokio::test]
+async fn no_request_has_the_whole_ledger_read() {
+    let store = Store::in_memory(Execution::Inline, DEPLOYMENT)
+        .await
+        .unwrap();
+    for plan in store.read(|rows| Ok(rows.plans()?)).await.unwrap() {
+        assert!(!plan.is_empty());
+        for step in plan {
+            assert!(!step.contains("SCAN"), "{step}");
+        }
+    }
 }
