@@ -61,10 +61,21 @@ pub fn to_json<T: Serialize>(body: &T) -> Bytes {
         .expect("bodies are plain data")
 }
 
-/// The body that JSON holds; `what` names it in the error, which names the field that is wrong and
-/// never a value: values may be secret.
+/// The body that JSON holds; `what` names it in the error, which names the field that is wrong by
+/// its path, as in `mounts[1].target`, and never a value: values may be secret.
 pub fn from_json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, BodyError> {
-    serde_json::from_slice(bytes).map_err(|error| BodyError::new(what, without_values(&error)))
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let body = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let reason = without_values(error.inner());
+        // Of what is no field there is no path: bytes that are no JSON, a missing field.
+        match error.path().to_string() {
+            path if path == "." => BodyError::new(what, reason),
+            path => BodyError::new(what, format!("{path}: {reason}")),
+        }
+    })?;
+    json.end()
+        .map_err(|error| BodyError::new(what, without_values(&error)))?;
+    Ok(body)
 }
 
 /// The wish that a JSON object holds, each part of it by its name; errors as those of [`from_json`].

@@ -248,6 +248,46 @@ fn a_field_that_is_not_known_is_refused_by_name_and_no_value_is_repeated() {
     assert!(refused("").contains("EOF"));
 }
 
+#[test]
+fn a_wrong_value_is_refused_by_the_path_of_its_field() {
+    let refused = |json: &str| {
+        from_json::<call::container::Create>("container.create", json.as_bytes())
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    };
+    for (json, path) in [
+        (r#"{"name":"a","image":7}"#, "image: invalid type"),
+        (
+            r#"{"name":"a","image":"b","tty":"hunter2"}"#,
+            "tty: invalid type",
+        ),
+        (
+            r#"{"name":"a","image":"b","resources":{"memory":"hunter2"}}"#,
+            "resources.memory: invalid type",
+        ),
+        (
+            r#"{"name":"a","image":"b","env":[{"name":"A","value":""},{"name":"B","value":7}]}"#,
+            "env[1].value: invalid type",
+        ),
+        (
+            r#"{"name":"a","image":"b","labels":{"k":["hunter2"]}}"#,
+            "labels.k: invalid type",
+        ),
+    ] {
+        let said = refused(json);
+        assert!(
+            said.starts_with(&format!("a malformed container.create: {path}")),
+            "{said}"
+        );
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let missing = refused(r#"{"name":"a"}"#);
+    assert!(missing.starts_with("a malformed container.create: missing field `image`"));
+    let more = refused(r#"{"name":"a","image":"b"}{"#);
+    assert!(more.contains("trailing characters"), "{more}");
+}
+
 /// What judges a wish finds its parts by name, so a list of them is no wish.
 #[test]
 fn a_wish_is_an_object() {
