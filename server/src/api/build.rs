@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 
 use super::Api;
 use super::channel::Finish;
-use super::problem::{Kind, Problem};
+use super::problem::{Kind, Problem, within};
 use super::query::{Query, QueryError};
 use super::registries;
 use super::socket::{Carried, Upgrade};
@@ -62,8 +62,7 @@ pub(super) async fn build(
         let carried = Building { node };
         Ok(upgrade.carry(operation, carried, span))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("build"))
+    within("build", run).await
 }
 
 /// The wish for a build: errors name the field that is wrong, and no value, which may be secret.

@@ -11,7 +11,7 @@ use tracing::Instrument as _;
 
 use super::Api;
 use super::channel::Finish;
-use super::problem::Problem;
+use super::problem::{Problem, within};
 use super::query::Query;
 use super::socket::{Carried, Upgrade};
 use crate::hub::Begun;
@@ -47,8 +47,7 @@ pub(super) async fn docker(
         } = upgrade.while_there(ask).await?.answered()?;
         Ok(upgrade.carry(operation, Connection { node }, span))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("docker"))
+    within("docker", run).await
 }
 
 struct Connection {

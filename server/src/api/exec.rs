@@ -15,7 +15,7 @@ use tracing::{Instrument as _, Span};
 
 use super::Api;
 use super::channel::{self, LastWord};
-use super::problem::{Kind, Problem};
+use super::problem::{Kind, Problem, within};
 use super::query::{Query, QueryError};
 use super::socket::{Carried, Upgrade};
 use crate::hub::Begun;
@@ -71,8 +71,7 @@ pub(super) async fn exec_on_node(
         };
         command.carry(upgrade, begun, span)
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("exec"))
+    within("exec", run).await
 }
 
 /// Come back to a command that was kept
@@ -120,8 +119,7 @@ pub(super) async fn attach(
         };
         command.carry(upgrade, begun, span)
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("attach"))
+    within("attach", run).await
 }
 
 /// What an exec's query asks for.

@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 
 use super::Api;
 use super::client::Client;
-use super::problem::{Kind, Problem};
+use super::problem::{Kind, Problem, within};
 use super::query::{Query, QueryError};
 use super::relay;
 
@@ -71,8 +71,7 @@ pub(super) async fn copy_out(
         }
         Ok(response)
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("copy-out"))
+    within("copy-out", run).await
 }
 
 /// Copy files into a container
@@ -115,8 +114,7 @@ pub(super) async fn copy_in(
         let () = copy.instrument(span).await?;
         Ok(StatusCode::NO_CONTENT)
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("copy-in"))
+    within("copy-in", run).await
 }
 
 fn parse_copy_in(query: Option<&str>) -> Result<CopyIn, QueryError> {
@@ -170,8 +168,7 @@ pub(super) async fn save(
         let download = client.while_there(begin.instrument(span)).await??;
         Ok(relay::response(download, TAR))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("save"))
+    within("save", run).await
 }
 
 /// Give a node the images of an archive
@@ -198,8 +195,7 @@ pub(super) async fn load(
         let load = relay::upload(&api, &client, &node, &Load {}, body);
         Ok(Json(load.instrument(span).await?))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("load"))
+    within("load", run).await
 }
 
 #[cfg(test)]

@@ -181,6 +181,14 @@ impl Problem {
     }
 }
 
+/// What `run` comes to; a problem is about this operation.
+pub(super) async fn within<T>(
+    operation: &'static str,
+    run: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    run.await.map_err(|problem| problem.operation(operation))
+}
+
 impl Problem {
     /// What an agent says of something that it had begun on `node`.
     pub(crate) fn failure(node: &NodeName, failure: &Failure) -> Self {

@@ -17,7 +17,7 @@ use super::Api;
 use super::call::NDJSON;
 use super::client::Client;
 use super::merge;
-use super::problem::Problem;
+use super::problem::{Problem, within};
 use super::query::{Query, QueryError};
 use super::relay::{self, Reason};
 use crate::hub::{Piece, Watch};
@@ -81,8 +81,7 @@ pub(super) async fn logs(
         });
         Ok(relay::lasting_response(pieces, NDJSON, &client))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("logs"))
+    within("logs", run).await
 }
 
 fn parse_logs(query: Option<&str>) -> Result<Logs, QueryError> {
@@ -154,8 +153,7 @@ pub(super) async fn stats(
             &client,
         ))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("stats"))
+    within("stats", run).await
 }
 
 /// Watch what happens on nodes
@@ -189,8 +187,7 @@ pub(super) async fn events(
         let pieces = client.while_there(begin).await??;
         Ok(relay::lasting_response(pieces, NDJSON, &client))
     };
-    run.await
-        .map_err(|problem: Problem| problem.operation("events"))
+    within("events", run).await
 }
 
 /// What is to be watched, and where.
