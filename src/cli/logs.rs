@@ -67,6 +67,7 @@ pub(super) async fn run(context: &Context, arguments: LogsArgs) -> Result<i32, C
         node: arguments.target.node,
         container: arguments.target.container,
         follow: arguments.follow,
+        output: None,
         tail: match arguments.tail {
             Some(Tail::Last(lines)) => Some(lines),
             Some(Tail::All) | None => None,

@@ -17,7 +17,7 @@ use form_urlencoded::Serializer;
 use http::{Method, Request, header};
 use http_body_util::Full;
 use hub_protocol::kind::call::stats::Stats;
-use hub_protocol::kind::records::{EventRecord, LogRecord, MAX_RECORD};
+use hub_protocol::kind::records::{EventRecord, LogRecord, MAX_RECORD, Output};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
@@ -62,7 +62,9 @@ pub struct Logs {
     pub container: String,
     /// Whether to go on at the end of what there is.
     pub follow: bool,
-    /// The last lines only.
+    /// The lines of this output only; without, of both.
+    pub output: Option<Output>,
+    /// The last lines only, counted over both outputs.
     pub tail: Option<u64>,
     /// From this time on.
     pub since: Option<String>,
@@ -87,6 +89,11 @@ impl Watch for Logs {
         query.append_pair("container", &self.container);
         if self.follow {
             query.append_pair("follow", "true");
+        }
+        match self.output {
+            Some(Output::Stdout) => pair(&mut query, "stderr", Some("false")),
+            Some(Output::Stderr) => pair(&mut query, "stdout", Some("false")),
+            None => {}
         }
         // Whoever knows where to go on needs no last lines.
         let tail = self.tail.filter(|_| self.cursor.is_none());
@@ -333,6 +340,23 @@ mod tests {
             logs.uri(),
             "/v1/nodes/a%20b/logs?container=web&follow=true&since=2026-01-31T12%3A00%3A00Z&cursor=c1"
         );
+    }
+
+    #[test]
+    fn one_output_is_asked_for_by_leaving_out_the_other() {
+        let uri = |output| {
+            let logs = Logs {
+                node: "n".into(),
+                container: "web".into(),
+                output,
+                ..Logs::default()
+            };
+            logs.uri()
+        };
+        let both = "/v1/nodes/n/logs?container=web";
+        assert_eq!(uri(None), both);
+        assert_eq!(uri(Some(Output::Stdout)), format!("{both}&stderr=false"));
+        assert_eq!(uri(Some(Output::Stderr)), format!("{both}&stdout=false"));
     }
 
     #[test]

@@ -40,6 +40,7 @@ struct View {
     since_s: i32,
     until_s: i32,
     follow: bool,
+    output: Option<Output>,
 }
 
 /// Bytes with a time before them: where, when, what. Pieces of one line are put together.
@@ -55,6 +56,7 @@ impl Side<'_> {
                     node: NODE.into(),
                     container: container.into(),
                     follow: view.follow,
+                    output: view.output,
                     tail: view.tail,
                     since: second(view.since_s),
                     until: second(view.until_s),
@@ -86,8 +88,8 @@ impl Side<'_> {
             Way::Daemon => {
                 let options = LogsOptions {
                     follow: view.follow,
-                    stdout: true,
-                    stderr: true,
+                    stdout: view.output != Some(Output::Stderr),
+                    stderr: view.output != Some(Output::Stdout),
                     since: view.since_s,
                     until: view.until_s,
                     timestamps: true,
@@ -161,6 +163,15 @@ async fn docker_logs_are_the_same() {
                     ..view
                 };
                 side.same("tail", side.log(&id, view).await.unwrap());
+            }
+            for output in [Output::Stdout, Output::Stderr] {
+                let view = View {
+                    output: Some(output),
+                    ..view
+                };
+                let one = side.log(&id, view).await.unwrap();
+                assert!(!one.is_empty() && one.len() < all.len());
+                side.same("one output", one);
             }
             let since = View {
                 since_s: second,
