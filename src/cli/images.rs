@@ -17,6 +17,7 @@ use super::registry::RegistryArgs;
 use super::show::clean;
 use super::table::table;
 use super::units::{ago, decimal};
+use super::whole::WholeFile;
 use super::{CliError, Context, lines};
 use crate::client::Client;
 
@@ -186,34 +187,15 @@ async fn save(
         return Ok(printer.finish().await?);
     };
     let mut download = client.save(node, images).await?;
-    // Nothing that is not whole is ever there under its name.
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let failed = |error: io::Error| CliError::File {
         path: path.to_owned(),
         error,
     };
-    let file = tempfile::Builder::new()
-        .prefix(".hub-save-")
-        .tempfile_in(directory)
-        .map_err(failed)?;
-    let mut printer = Printer::new(file.as_file());
+    let mut file = WholeFile::create(path).map_err(failed)?;
     while let Some(bytes) = download.next().await? {
-        printer.print(bytes).await.map_err(failed)?;
+        file.write(bytes).await.map_err(failed)?;
     }
-    printer.finish().await.map_err(failed)?;
-    let file = file.persist(path).map_err(|error| failed(error.error))?;
-    open_to_umask(&file).map_err(failed)
-}
-
-/// Gives a file, which only its owner reads, the mode of any new one.
-fn open_to_umask(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let umask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(umask);
-    file.set_permissions(std::fs::Permissions::from_mode(0o666 & !umask.bits()))
+    file.finish().await.map_err(failed)
 }
 
 /// The bytes of an archive, from a file or from standard input.

@@ -26,6 +26,7 @@ mod table;
 mod target;
 mod units;
 mod volumes;
+mod whole;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

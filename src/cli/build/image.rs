@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use bytes::Bytes;
-use tempfile::NamedTempFile;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 
 use super::super::exec::pipes::Printer;
+use super::super::whole::WholeFile;
 
 /// Why an image did not get where it should.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +29,9 @@ pub(super) enum ImageError {
 /// Where an image goes.
 pub(super) enum Sink {
     Nowhere,
-    /// A file that gets its name when it is whole.
     File {
         path: PathBuf,
-        file: NamedTempFile,
-        printer: Printer,
+        file: WholeFile,
     },
     Stdout(Printer),
     /// `docker load`, once there is something to load.
@@ -46,20 +44,12 @@ impl Sink {
         if path == Path::new("-") {
             return Ok(Self::Stdout(Printer::new(&io::stdout())));
         }
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let file = tempfile::Builder::new()
-            .prefix(".hub-build-")
-            .tempfile_in(directory)
-            .map_err(|error| ImageError::File {
-                path: path.to_owned(),
-                error,
-            })?;
+        let file = WholeFile::create(path).map_err(|error| ImageError::File {
+            path: path.to_owned(),
+            error,
+        })?;
         Ok(Self::File {
             path: path.to_owned(),
-            printer: Printer::new(file.as_file()),
             file,
         })
     }
@@ -90,14 +80,11 @@ impl Sink {
     pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), ImageError> {
         match self {
             Self::Nowhere => Ok(()),
-            Self::File { path, printer, .. } => {
-                printer
-                    .print(bytes)
-                    .await
-                    .map_err(|error| ImageError::File {
-                        path: path.clone(),
-                        error,
-                    })
+            Self::File { path, file } => {
+                file.write(bytes).await.map_err(|error| ImageError::File {
+                    path: path.clone(),
+                    error,
+                })
             }
             Self::Stdout(printer) => printer.print(bytes).await.map_err(ImageError::Stdout),
             Self::Load(child) => {
@@ -125,19 +112,9 @@ impl Sink {
     pub(super) async fn finish(self) -> Result<(), ImageError> {
         match self {
             Self::Nowhere | Self::Load(None) => Ok(()),
-            Self::File {
-                path,
-                file,
-                mut printer,
-            } => {
-                let failed = |error| ImageError::File {
-                    path: path.clone(),
-                    error,
-                };
-                printer.finish().await.map_err(failed)?;
-                file.as_file().sync_all().map_err(failed)?;
-                file.persist(&path).map_err(|error| failed(error.error))?;
-                Ok(())
+            Self::File { path, file } => {
+                let finished = file.finish().await;
+                finished.map_err(|error| ImageError::File { path, error })
             }
             Self::Stdout(mut printer) => printer.finish().await.map_err(ImageError::Stdout),
             Self::Load(Some(mut child)) => {
@@ -165,32 +142,4 @@ fn start_load() -> Result<Child, ImageError> {
         .kill_on_drop(true)
         .spawn()
         .map_err(ImageError::NoDocker)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_file_has_its_name_when_it_is_whole() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("image.tar");
-        let files = || std::fs::read_dir(directory.path()).unwrap().count();
-        std::fs::write(&path, b"old").unwrap();
-        let mut sink = Sink::to(&path).unwrap();
-        sink.write(Bytes::from_static(b"ne")).await.unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"old");
-        drop(sink);
-        assert_eq!(files(), 1, "nothing is left of half an image");
-        let mut sink = Sink::to(&path).unwrap();
-        sink.write(Bytes::from_static(b"ne")).await.unwrap();
-        sink.write(Bytes::from_static(b"w")).await.unwrap();
-        sink.finish().await.unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        assert_eq!(files(), 1);
-        let nowhere = Sink::to(&directory.path().join("no/image.tar"));
-        assert!(matches!(nowhere, Err(ImageError::File { .. })));
-    }
 }
