@@ -45,7 +45,7 @@ use image::{ImageError, Sink};
 use meter::Meter;
 use steps::{Records, Steps};
 
-/// The exit code of a build that went wrong, and of one that has nothing to be made of.
+/// The exit code of a build that went wrong or was refused, and of one that has nothing to be made of.
 const BUILD_FAILED: i32 = 1;
 
 /// How often the upload is shown on a terminal.
@@ -66,9 +66,9 @@ Examples:
 are pulled with what docker login stored here for the registries that the Dockerfile and the build
 arguments name; with an archive as the context, for all.
 
-Exit codes: 0 where the image was built, and is where it was wanted; 1 where the build failed, or
-its context cannot be read; 2 for arguments that make no sense; 125 where Hub itself failed; 128+N
-where signal N ended it. Ctrl-C stops the build on the node, too.")]
+Exit codes: 0 where the image was built, and is where it was wanted; 1 where the build failed or was
+refused, or its context cannot be read; 2 for arguments that make no sense; 125 where Hub itself
+failed; 128+N where signal N ended it. Ctrl-C stops the build on the node, too.")]
 pub(super) struct BuildArgs {
     /// A name for the image, with or without a tag; may be repeated
     #[arg(short = 't', long = "tag", value_name = "NAME")]
@@ -156,10 +156,21 @@ impl BuildError {
     }
 }
 
-/// The exit code for what the hub says of a build.
+/// The exit code for what the hub says of a build: as with docker, one that is refused has failed,
+/// whoever looked first: hub, agent, its policy or the daemon. What never came to a judgement is
+/// told apart.
 fn code_of(problem: &Problem) -> i32 {
     match problem.kind() {
-        Some(Kind::BuildFailed) => BUILD_FAILED,
+        Some(
+            Kind::BuildFailed
+            | Kind::InvalidRequest
+            | Kind::TooLarge
+            | Kind::Forbidden
+            | Kind::Unsupported
+            | Kind::NotFound
+            | Kind::Conflict
+            | Kind::RegistryDenied,
+        ) => BUILD_FAILED,
         _ => HUB_FAILED,
     }
 }

@@ -144,17 +144,12 @@ fn docker_a_refusal_comes_before_the_context_has_gone() {
     let dir = tempfile::tempdir().unwrap();
     let (hub, _agent) = house(dir.path());
     let archive = endless_archive(dir.path());
-    for (option, value, code, text) in [
+    for (option, value, text) in [
         // Right in form, and yet a name that Docker keeps for ids: the daemon says so.
-        ("-t", "0a".repeat(32), 1, "hexadecimal"),
-        // What cannot be right the daemon is not asked.
-        ("-t", "Upper/CASE".to_owned(), 125, "lower case"),
-        (
-            "--platform",
-            "no/such/thing/at/all".to_owned(),
-            125,
-            "platform",
-        ),
+        ("-t", "0a".repeat(32), "hexadecimal"),
+        // What cannot be right the daemon is not asked. A refusal is a refusal all the same.
+        ("-t", "Upper/CASE".to_owned(), "lower case"),
+        ("--platform", "no/such/thing/at/all".to_owned(), "platform"),
     ] {
         let mut child = build_command(&hub, &["-", option, &value])
             .stdin(Stdio::piped())
@@ -168,7 +163,7 @@ fn docker_a_refusal_comes_before_the_context_has_gone() {
         let output = child.wait_with_output().unwrap();
         feeder.join().unwrap();
         let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(code), "{value}: {said}");
+        assert_eq!(output.status.code(), Some(1), "{value}: {said}");
         assert!(said.contains(text), "{value}: {said}");
     }
 }

@@ -90,10 +90,24 @@ fn exit_codes_tell_whose_fault_it_was() {
         let problem = Box::new(Problem::new(kind, "no"));
         BuildError::Client(ClientError::Refused(problem)).code()
     };
-    assert_eq!(
-        (refused(Kind::BuildFailed), refused(Kind::NodeAway)),
-        (1, 125)
-    );
+    for kind in [
+        Kind::BuildFailed,
+        Kind::InvalidRequest,
+        Kind::Forbidden,
+        Kind::Unsupported,
+        Kind::RegistryDenied,
+    ] {
+        assert_eq!((refused(kind), ended(kind)), (1, 1), "{kind:?}");
+    }
+    for kind in [
+        Kind::NodeAway,
+        Kind::NoSuchNode,
+        Kind::NodeBusy,
+        Kind::RuntimeUnavailable,
+        Kind::Unauthorized,
+    ] {
+        assert_eq!(refused(kind), 125, "{kind:?}");
+    }
     let gone = ContextError::NoDockerfile("Dockerfile".into());
     assert_eq!(
         (
