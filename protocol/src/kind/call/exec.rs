@@ -39,7 +39,10 @@ pub struct Kept {
     /// The container's name; absent for the machine itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The program, without its arguments: those may be secret.
+    /// The program, without its arguments, not even shortened: where a container's command is part
+    /// of its configuration, which may be shown, those of an exec are where passwords are passed
+    /// (`mysqldump -p…`), and this stands in errors and in what scripts print. The agent does not
+    /// keep them. Who needs them looks at the processes, with `ps` where the command runs.
     pub command: String,
     /// Whether it has a terminal.
     pub tty: bool,
