@@ -23,10 +23,10 @@ Filters: type, event, container, image, label, volume, network; of one key any v
 Where a node's daemon has forgotten events, a line says from when to when, and how each container
 is now.")]
 pub(super) struct EventsArgs {
-    /// From this time on: RFC 3339, seconds since 1970, or how long ago
+    /// From this time on: RFC 3339, seconds since 1970, or how long ago: 10m, 1h30m
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Until this time
+    /// Until this time, written alike: 0s is now
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// Only what matches

@@ -30,10 +30,10 @@ pub(super) struct LogsArgs {
     /// The last lines only: a number, or all
     #[arg(short = 'n', long, value_name = "LINES", value_parser = parse_tail)]
     tail: Option<Tail>,
-    /// From this time on: RFC 3339, seconds since 1970, or how long ago
+    /// From this time on: RFC 3339, seconds since 1970, or how long ago: 10m, 1h30m
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Until this time
+    /// Until this time, written alike: 0s is now
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// Print the time before each line

@@ -94,7 +94,7 @@ fn scaled(bytes: u64, step: f64, units: &[&str]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no point in time; it takes RFC 3339 (2026-01-31T12:00:00Z), seconds since 1970 \
-     (1769860800.5), or how long ago (10m, 2h30m)"
+     (1769860800.5), or how long ago (10m, 2h30m; 0s is now)"
 )]
 pub(super) struct NoTime(String);
 
@@ -269,6 +269,7 @@ mod tests {
         assert_eq!(parse("0").as_deref(), Ok("0"));
         assert_eq!(parse("1h 30m").as_deref(), Ok("4600000000000"));
         assert_eq!(parse("7d").as_deref(), Ok("0"));
+        assert_eq!(parse("0s").as_deref(), Ok("10000000000000"));
         for wrong in ["", "now", "-1", "1.", "5 fortnights"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
