@@ -131,7 +131,12 @@ impl Calls<'_> {
 
     /// Lists containers, newest first.
     pub async fn container_list(&self, call: List) -> Result<Vec<Summary>, Failure> {
-        let filters = HashMap::from([("label", call.labels)]);
+        let label = |(key, value): (String, Option<String>)| match value {
+            Some(value) => format!("{key}={value}"),
+            None => key,
+        };
+        let labels: Vec<String> = call.labels.into_iter().map(label).collect();
+        let filters = HashMap::from([("label", labels)]);
         let options = ListContainersOptionsBuilder::new()
             .all(call.all)
             .filters(&filters)

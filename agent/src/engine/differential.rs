@@ -352,19 +352,23 @@ async fn docker_all_of_a_specification_arrives() {
         ];
         assert_eq!(mounts, expected);
 
-        let listed = |labels: &[&str], prefix: &str, all| List {
+        let listed = |labels: &[(&str, Option<&str>)], prefix: &str, all| List {
             prefix: Some(prefix.into()),
-            labels: labels.iter().map(ToString::to_string).collect(),
+            labels: labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)))
+                .collect(),
             all,
         };
+        let (v, w) = (Some("v"), Some("w"));
         for (list, found) in [
-            (listed(&["hub.k"], &rig.name, true), 1),
-            (listed(&["hub.k=v"], &rig.name, true), 1),
-            (listed(&["hub.k=w"], &rig.name, true), 0),
-            (listed(&["hub.k=v", "hub.none"], &rig.name, true), 0),
-            (listed(&["hub.k"], "other", true), 0),
+            (listed(&[("hub.k", None)], &rig.name, true), 1),
+            (listed(&[("hub.k", v)], &rig.name, true), 1),
+            (listed(&[("hub.k", w)], &rig.name, true), 0),
+            (listed(&[("hub.k", v), ("hub.none", None)], &rig.name, true), 0),
+            (listed(&[("hub.k", None)], "other", true), 0),
             // It does not run.
-            (listed(&["hub.k"], &rig.name, false), 0),
+            (listed(&[("hub.k", None)], &rig.name, false), 0),
         ] {
             let listed = rig.calls().container_list(list.clone()).await.unwrap();
             assert_eq!(listed.len(), found, "{list:?}");

@@ -218,6 +218,17 @@ fn golden_json() {
             }),
             r#"{"name":"a","image":"b"}"#,
         ),
+        (
+            to_json(&call::container::List {
+                labels: [
+                    ("app".into(), Some("web=1".into())),
+                    ("canary".into(), None),
+                ]
+                .into(),
+                ..Default::default()
+            }),
+            r#"{"labels":{"app":"web=1","canary":null},"all":false}"#,
+        ),
         (to_json(&call::Change::NotFound), r#""not_found""#),
     ];
     for (bytes, expected) in golden {

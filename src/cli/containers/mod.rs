@@ -2,6 +2,7 @@
 
 mod spec;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
 use clap::{Args, Subcommand};
@@ -129,17 +130,42 @@ pub(super) struct Targets {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Filter {
-    Label(String),
+    Label(String, Option<String>),
     Name(String),
 }
 
 fn parse_filter(text: &str) -> Result<Filter, String> {
     match text.split_once('=') {
-        Some(("label", label)) if !label.is_empty() => Ok(Filter::Label(label.to_owned())),
+        Some(("label", label)) if !label.is_empty() && !label.starts_with('=') => {
+            Ok(match label.split_once('=') {
+                Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
+                None => Filter::Label(label.to_owned(), None),
+            })
+        }
         Some(("name", prefix)) => Ok(Filter::Name(prefix.to_owned())),
         _ => Err(format!(
             "{text:?}: it takes label=KEY, label=KEY=VALUE or name=PREFIX"
         )),
+    }
+}
+
+/// Adds a label to those that are wanted. One that has to have two values has neither.
+fn add_label(
+    labels: &mut BTreeMap<String, Option<String>>,
+    key: String,
+    value: Option<String>,
+) -> Result<(), CliError> {
+    let wanted = labels.entry(key).or_default();
+    match value {
+        Some(value) if wanted.as_ref().is_some_and(|wanted| *wanted != value) => {
+            let text = "a label has one value: two filters give it two, and no container has both";
+            Err(CliError::Usage(text.into()))
+        }
+        Some(value) => {
+            *wanted = Some(value);
+            Ok(())
+        }
+        None => Ok(()),
     }
 }
 
@@ -157,7 +183,7 @@ pub(super) async fn run(context: &Context, command: ContainersCommand) -> Result
             };
             for filter in filter {
                 match filter {
-                    Filter::Label(label) => list.labels.push(label),
+                    Filter::Label(key, value) => add_label(&mut list.labels, key, value)?,
                     Filter::Name(prefix) => list.prefix = Some(prefix),
                 }
             }
@@ -450,8 +476,19 @@ CONTAINER ID  IMAGE  CREATED        STATUS        PORTS                         
 
     #[test]
     fn filters_are_labels_and_names() {
-        assert_eq!(parse_filter("label=a=b"), Ok(Filter::Label("a=b".into())));
+        let label =
+            |key: &str, value: Option<&str>| Filter::Label(key.into(), value.map(Into::into));
+        assert_eq!(parse_filter("label=a=b=c"), Ok(label("a", Some("b=c"))));
+        assert_eq!(parse_filter("label=a="), Ok(label("a", Some(""))));
+        assert_eq!(parse_filter("label=a"), Ok(label("a", None)));
         assert_eq!(parse_filter("name=web"), Ok(Filter::Name("web".into())));
         assert!(parse_filter("label=").is_err() && parse_filter("status=up").is_err());
+        assert!(parse_filter("label==b").is_err());
+        let mut labels = BTreeMap::new();
+        for value in [None, Some("b"), None, Some("b")] {
+            add_label(&mut labels, "a".into(), value.map(Into::into)).unwrap();
+        }
+        assert_eq!(labels, [("a".to_owned(), Some("b".to_owned()))].into());
+        assert!(add_label(&mut labels, "a".into(), Some("c".into())).is_err());
     }
 }

@@ -270,7 +270,13 @@ async fn listed(side: &Side<'_>, labels: &[&str], prefix: &str, all: bool) -> Ve
         Way::Hub => {
             let list = List {
                 prefix: Some(prefix.into()),
-                labels,
+                labels: labels
+                    .iter()
+                    .map(|label| match label.split_once('=') {
+                        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+                        None => (label.clone(), None),
+                    })
+                    .collect(),
                 all,
             };
             let found = side.ask(&list).await.unwrap().into_iter();

@@ -432,9 +432,9 @@ pub struct List {
     /// Only names that begin so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Only those with all of these labels: `KEY` or `KEY=VALUE`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<String>,
+    /// Only those with all of these labels; `null` takes any value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, Option<String>>,
     /// Those that do not run, too.
     #[serde(default)]
     pub all: bool,
