@@ -12,41 +12,11 @@ use hub_quic::transport::{Connection, RecvStream, SendStream};
 use quinn::ConnectionError;
 use tokio::time::Instant;
 
+use crate::breach::*;
 use crate::raw::*;
 use crate::support::{
     Ends, Write as _, open_body, over_both, read_all, settle, simulated_over_both,
 };
-
-const WINDOW: u64 = 1;
-const PROTOCOL: u64 = 2;
-const CANCELLED: u64 = 0;
-
-/// What the agent sends after it has read `Open`, and what becomes of it.
-struct Breach {
-    name: &'static str,
-    wire: Vec<u8>,
-    /// Whether the agent ends its direction of the stream behind it.
-    fin: bool,
-    kind: &'static str,
-    code: u64,
-}
-
-fn breach(name: &'static str, kind: &'static str, code: u64, frames: &[&[u8]]) -> Breach {
-    Breach {
-        name,
-        wire: all(frames),
-        fin: false,
-        kind,
-        code,
-    }
-}
-
-fn early_fin(name: &'static str, frames: &[&[u8]]) -> Breach {
-    Breach {
-        fin: true,
-        ..breach(name, "early_fin", PROTOCOL, frames)
-    }
-}
 
 fn breaches() -> Vec<Breach> {
     let full = data(STDOUT, &vec![0; 65536]);

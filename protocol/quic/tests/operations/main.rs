@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod breach;
 mod flow;
 mod honest;
 mod hostile_agent;
