@@ -22,8 +22,10 @@
 //! seconds, after a break. Of a container that is removed as soon as it stops, only the bell tells
 //! the last lines: if its log rotated in that very moment, lines may be missing without a gap.
 
+mod cursor;
 mod position;
 mod rotation;
+mod trouble;
 
 use std::future::pending;
 
@@ -40,6 +42,7 @@ use tokio::time::{Duration, sleep};
 
 use self::position::{Position, Reading, Sight, Verdict};
 use self::rotation::Told;
+use self::trouble::{failure, is_gone, may_come_back};
 use super::no_engine;
 use crate::engine::logs::{Keeping, LogFacts, LogStream, Part, Piece, Record};
 use crate::engine::stream::StreamError;
@@ -133,7 +136,7 @@ async fn begin(
                 "a log is read from a cursor or from its tail, not both",
             ));
         }
-        Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
+        Some(cursor) => Some(cursor::read(cursor).ok_or_else(|| {
             invalid("the cursor is none of a log: pass on unchanged what a line held")
         })?),
     };
@@ -507,7 +510,7 @@ impl Log<'_> {
             time: record.time,
             text,
             base64,
-            cursor: write_cursor(&self.facts.id, position),
+            cursor: cursor::write(&self.facts.id, position),
         });
         match &mut self.held {
             Some(held) => {
@@ -580,59 +583,6 @@ fn line(record: &LogRecord) -> Bytes {
     let mut line = kind::to_json(record).to_vec();
     line.push(b'\n');
     line.into()
-}
-
-/// How much of a container's id a cursor holds.
-const CURSOR_ID: usize = 16;
-
-fn write_cursor(id: &str, position: &Position) -> String {
-    format!("{}_{position}", id.get(..CURSOR_ID).unwrap_or(id))
-}
-
-fn read_cursor(cursor: &str) -> Option<(String, Position)> {
-    let (id, position) = cursor.split_once('_')?;
-    let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    Some((id.to_owned(), position.parse().ok().filter(|_| is_id)?))
-}
-
-/// Whether asking again may help: the daemon is away, or in trouble.
-fn may_come_back(error: &StreamError) -> bool {
-    match error {
-        StreamError::Unreachable(_) => true,
-        StreamError::Refused { status, .. } => *status >= 500 && *status != 501,
-        StreamError::Malformed(_) => false,
-    }
-}
-
-fn is_gone(error: &StreamError) -> bool {
-    match error {
-        StreamError::Refused { status: 404, .. } => true,
-        StreamError::Refused {
-            status: 409,
-            message,
-        } => message.contains("marked for removal"),
-        _ => false,
-    }
-}
-
-fn failure(error: &StreamError, container: &str) -> Failure {
-    let code = match error {
-        StreamError::Unreachable(_) => FailureCode::RUNTIME_UNAVAILABLE,
-        StreamError::Malformed(_) => FailureCode::INTERNAL,
-        StreamError::Refused { status, message } => match status {
-            404 => FailureCode::NO_SUCH_CONTAINER,
-            400 => FailureCode::INVALID,
-            _ if message.contains("does not support reading") => FailureCode::UNSUPPORTED,
-            501 => FailureCode::UNSUPPORTED,
-            _ => FailureCode::INTERNAL,
-        },
-    };
-    let failure = Failure::new(code, format!("the log of {container}: {error}"));
-    if may_come_back(error) {
-        failure.retry()
-    } else {
-        failure
-    }
 }
 
 #[cfg(test)]
