@@ -8,6 +8,7 @@
 //! A [`Seat`] is held for as long as anything serves the connection, also after an upgrade has
 //! taken it over: it counts against the limit, and is waited for when the hub stops.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,13 +32,31 @@ enum Phase {
 }
 
 /// What one connection holds of a listener. Clones share it; the last one frees it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Seat {
     _permit: Arc<OwnedSemaphorePermit>,
     phase: watch::Receiver<Phase>,
+    /// What else is held for as long as the seat.
+    _also: Option<Arc<dyn Send + Sync>>,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat")
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Seat {
+    /// The same, which holds something more for as long as it is held.
+    pub(crate) fn holding(self, also: impl Send + Sync + 'static) -> Self {
+        Self {
+            _also: Some(Arc::new(also)),
+            ..self
+        }
+    }
+
     /// Waits until what is under way should come to its end.
     pub(crate) async fn stopping(&self) {
         self.reached(Phase::Stopping).await;
@@ -98,6 +117,7 @@ pub(crate) async fn serve<F>(
                 let seat = Seat {
                     _permit: Arc::new(permit),
                     phase: phases.clone(),
+                    _also: None,
                 };
                 let served = connection(stream, peer, seat.clone());
                 tokio::spawn(async move {

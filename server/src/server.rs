@@ -39,7 +39,7 @@ use crate::ca::{Ca, CaError, CaOptions, SignError};
 use crate::clock::Clock;
 use crate::enroll::{self, EnrollConfig};
 use crate::hub::{Addresses, Hub};
-use crate::proxy::{self, LedgerRoutes, Proxy};
+use crate::proxy::{self, Door, LedgerRoutes, Proxy};
 use crate::secret::{HubSecret, SecretError};
 use crate::sessions::{self, LocalNode, SessionConfig, Sessions};
 use crate::store::{Execution, Store, StoreError};
@@ -337,7 +337,11 @@ impl Server {
             serving.spawn(api.serve(listener, stopping.clone())?);
         }
         if let Some(listener) = proxy_listener {
-            let proxy = proxy(&hub, config.domain.clone());
+            let token = api::ApiToken::load_or_create(&config.data_dir.join(api::TOKEN_FILE));
+            let token = token.map_err(api::ApiError::from)?;
+            let users = Arc::new(proxy::Operator::new(token));
+            let door = Door::new(&secret, users, proxy::Quotas::default());
+            let proxy = proxy(&hub, config.domain.clone(), door);
             let mut stopping = stopping.clone();
             serving.spawn(async move {
                 let stopped = async {
@@ -452,14 +456,14 @@ impl Server {
     }
 }
 
-/// The data plane of this hub.
-pub fn proxy(hub: &Hub, domain: Option<String>) -> Proxy {
+/// The data plane of this hub, behind this door.
+pub fn proxy(hub: &Hub, domain: Option<String>, door: Door) -> Proxy {
     let routes = LedgerRoutes::new(hub);
     let config = proxy::Config {
         domain,
         ..proxy::Config::default()
     };
-    Proxy::new(config, Arc::new(routes))
+    Proxy::new(config, Arc::new(routes), door)
 }
 
 fn hub_certificate(

@@ -7,7 +7,9 @@
 
 mod bodies;
 mod broken;
+mod chromium;
 mod connections;
+mod door;
 mod hostile;
 mod messages;
 mod peers;

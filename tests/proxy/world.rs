@@ -20,8 +20,11 @@ use hub_protocol::session;
 use hub_protocol::target::Target;
 use hub_quic::endpoint::{self, Handshakes, Network, Transport, UdpNetwork};
 use hub_quic::session::{Session, windows};
-use hub_server::proxy::{Config, Live, Proxy, Resolved, Route, RouteError, Routes};
-use hub_server::secret::Token;
+use hub_server::api::ApiToken;
+use hub_server::proxy::{
+    Config, Door, Live, Operator, Proxy, Quotas, Resolved, Route, RouteError, Routes,
+};
+use hub_server::secret::{HubSecret, Token};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, ServerConfig};
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
@@ -102,6 +105,8 @@ pub struct World {
     pub proxy: Proxy,
     pub routes: Arc<OneRoute>,
     pub token: String,
+    /// The token of the API, with which an operator logs in.
+    pub operator: String,
     /// What the agent holds for exposed.
     pub targets: Targets,
     /// The agent's connections to targets.
@@ -116,9 +121,15 @@ pub struct World {
 impl World {
     /// Over loopback, with the target on this TCP port.
     pub async fn real(port: u16) -> Self {
+        Self::guarded(port, Quotas::default()).await
+    }
+
+    /// As [`World::real`], with these quotas.
+    pub async fn guarded(port: u16, quotas: Quotas) -> Self {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let udp = UdpNetwork::default();
-        Self::honest(Self::new([&udp, &udp], [local, local], port, Arc::new(Direct)).await)
+        let dial = Arc::new(Direct);
+        Self::honest(Self::new([&udp, &udp], [local, local], port, dial, quotas).await)
     }
 
     /// Over a simulated network that only takes 20 ms each way, with targets that `dial` makes.
@@ -140,7 +151,8 @@ impl World {
             host,
         });
         let locals = [([203, 0, 113, 1], 0), ([203, 0, 113, 2], 0)].map(SocketAddr::from);
-        Self::new([&networks[0], &networks[1]], locals, 80, dial).await
+        let quotas = Quotas::default();
+        Self::new([&networks[0], &networks[1]], locals, 80, dial, quotas).await
     }
 
     async fn new(
@@ -148,6 +160,7 @@ impl World {
         [hub_local, agent_local]: [SocketAddr; 2],
         port: u16,
         dial: Arc<dyn Dial>,
+        quotas: Quotas,
     ) -> Self {
         let (server_tls, client_tls) = tls();
         let (hub_side, agent_side) = (Transport::hub(windows()), Transport::agent(windows()));
@@ -190,8 +203,13 @@ impl World {
             domain: Some(DOMAIN.to_owned()),
             ..Config::default()
         };
+        let operator = ApiToken::random().unwrap();
+        let users = Arc::new(Operator::new(operator.clone()));
+        let door = Door::new(&HubSecret::from_bytes([8; 32]), users, quotas);
+        let operator = operator.expose().to_owned();
         Self {
-            proxy: Proxy::new(config, routes.clone()),
+            proxy: Proxy::new(config, routes.clone(), door),
+            operator,
             routes,
             token: token.to_text().to_string(),
             targets,

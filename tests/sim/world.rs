@@ -25,7 +25,7 @@ use hub_quic::operation::{Ended, Operation};
 use hub_server::ca::{CaOptions, SignatureLength};
 use hub_server::clock::Clock;
 use hub_server::hub::{AskError, Hub};
-use hub_server::proxy::Proxy;
+use hub_server::proxy::{Door, Nobody, Proxy, Quotas};
 use hub_server::secret::HubSecret;
 use hub_server::store::{Execution, Store};
 use hub_server::{Config, Parts, Server};
@@ -187,7 +187,12 @@ impl World {
             lock: None,
         };
         let server = Server::start(config, parts).await.unwrap();
-        let proxy = hub_server::server::proxy(server.hub(), None);
+        let door = Door::new(
+            &HubSecret::from_bytes([9; 32]),
+            Arc::new(Nobody),
+            Quotas::default(),
+        );
+        let proxy = hub_server::server::proxy(server.hub(), None, door);
         Self {
             net,
             server,

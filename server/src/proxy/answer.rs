@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
-    X_CONTENT_TYPE_OPTIONS,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Response, StatusCode};
 use hub_protocol::NodeName;
@@ -14,8 +14,9 @@ use hub_protocol::kind::{Failure, FailureCode};
 use hub_protocol::target::Target;
 use hub_quic::session::OpenError;
 
-use super::access::Outside;
 use super::body::ProxyBody;
+use super::limits::Refusal;
+use super::page::Asks;
 use super::routes::RouteError;
 
 /// When to try again after the agent's connection was lost: most agents are back by then.
@@ -23,6 +24,9 @@ const RETRY_AWAY: Duration = Duration::from_secs(5);
 
 /// When to try again after something was full.
 const RETRY_BUSY: Duration = Duration::from_secs(1);
+
+/// How a client is told that something has to be shown. No browser asks for it by itself.
+pub(super) const CHALLENGE: &str = "Hub-Token";
 
 /// Between whom a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,7 @@ pub(super) struct Answer {
     pub(super) reason: String,
     retry_after: Option<Duration>,
     header: Option<(HeaderName, HeaderValue)>,
+    soon: bool,
 }
 
 /// Without the header's value: a redirect's location holds the token.
@@ -72,6 +77,7 @@ impl Answer {
             reason: reason.into(),
             retry_after: None,
             header: None,
+            soon: false,
         }
     }
 
@@ -193,18 +199,72 @@ impl Answer {
                     "nodes {} are away: their agents are not connected to the hub",
                     names.join(", ")
                 );
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, Hop::HubAgent, reason).retry(RETRY_AWAY)
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, Hop::HubAgent, reason)
+                    .retry(RETRY_AWAY)
+                    .soon()
             }
         }
     }
 
-    /// Who asks does not get in.
-    pub(super) fn outside(outside: Outside) -> Self {
-        let reason = match outside {
-            Outside::NoToken => "who is to get in here has its token, and uses the URL with that",
-            Outside::NoLogin => "only operators who are logged in get in here",
+    /// A limit holds the client back.
+    pub(super) fn refused(refusal: Refusal) -> Self {
+        // One without a status comes too late to be answered.
+        let status = refusal.status().unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let hop = match refusal {
+            Refusal::NodeRequests => Hop::HubAgent,
+            Refusal::ReplicaSessions => Hop::AgentTarget,
+            _ => Hop::BrowserHub,
         };
+        let answer = Self::new(status, hop, refusal.to_string());
+        Self {
+            retry_after: refusal.retry_after(),
+            ..answer
+        }
+    }
+
+    /// A program has to show something to get in.
+    pub(super) fn unauthorized(asks: Asks) -> Self {
+        let reason = match asks {
+            Asks::Token => {
+                "who is to get in here has its token: a program shows it in the header Hub-Token, \
+                 a browser after opening a page here"
+            }
+            Asks::Login => {
+                "only who is logged in gets in here: a browser after opening a page here, a \
+                 program with an operator's token in the header Hub-Token"
+            }
+        };
+        Self {
+            header: Some((WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE))),
+            ..Self::new(StatusCode::UNAUTHORIZED, Hop::BrowserHub, reason)
+        }
+    }
+
+    /// A form that no page of this host has sent.
+    pub(super) fn foreign_form() -> Self {
+        let reason = "this form takes what a page of this same host sends: open it in a browser";
         Self::new(StatusCode::FORBIDDEN, Hop::BrowserHub, reason)
+    }
+
+    /// A page of the hub's own that takes other methods.
+    pub(super) fn not_for_that_method() -> Self {
+        Self {
+            header: Some((ALLOW, HeaderValue::from_static("GET, HEAD, POST"))),
+            ..Self::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                Hop::BrowserHub,
+                "this page of the hub's own is read with GET and filled in with POST",
+            )
+        }
+    }
+
+    /// Whether the target may be there soon, without anybody changing anything.
+    pub(super) fn is_soon(&self) -> bool {
+        self.soon
+    }
+
+    fn soon(self) -> Self {
+        Self { soon: true, ..self }
     }
 
     fn away(node: &NodeName, why: &str) -> Self {
@@ -214,6 +274,7 @@ impl Answer {
             format!("node {node} is away: {why}"),
         )
         .retry(RETRY_AWAY)
+        .soon()
     }
 
     /// The agent was not reached.
@@ -299,7 +360,10 @@ impl Answer {
         };
         let answer = Self::new(status, hop, reason);
         match failure.code {
-            FailureCode::NOT_EXPOSED if failure.retry => answer.retry(RETRY_BUSY),
+            FailureCode::NOT_EXPOSED if failure.retry => answer.retry(RETRY_BUSY).soon(),
+            FailureCode::TARGET_REFUSED
+            | FailureCode::NOT_RUNNING
+            | FailureCode::NO_SUCH_CONTAINER => answer.soon(),
             _ => answer,
         }
     }

@@ -8,6 +8,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::door::Holds;
 use super::front::{Interim, RequestBody};
+use super::limits::{Guarded, Refusal};
 use super::{head, upload};
 
 /// How long the agent may take to say its last word once both bodies have ended.
@@ -33,6 +36,8 @@ pub(super) struct Exchange {
     pub(super) operation: Arc<Operation>,
     pub(super) node: NodeName,
     pub(super) target: Target,
+    /// What the request counts against, until the exchange or its tunnel is over.
+    pub(super) holds: Holds,
     upload: Option<Upload>,
 }
 
@@ -40,7 +45,9 @@ pub(super) struct Exchange {
 struct Upload {
     task: AbortHandle,
     /// Resolves once the browser's part broke; forgotten once it can't any more.
-    broke: Option<oneshot::Receiver<()>>,
+    broke: Option<oneshot::Receiver<UploadBroke>>,
+    /// Set once the target has begun to answer.
+    answered: Arc<AtomicBool>,
     released: bool,
 }
 
@@ -52,10 +59,16 @@ impl Drop for Upload {
     }
 }
 
-/// The browser's upload broke: nobody waits for a response any more.
+/// The browser's upload broke, or was broken off by a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the request's body broke off or is malformed")]
-pub(super) struct UploadBroke;
+pub(super) enum UploadBroke {
+    /// Nobody waits for a response any more.
+    #[error("the request's body broke off or is malformed")]
+    Itself,
+    /// The browser is to be told.
+    #[error("the request's body was refused: {0}")]
+    Refused(Refusal),
+}
 
 /// Why there is no head of a response.
 pub(super) enum NoHead {
@@ -68,22 +81,25 @@ pub(super) enum NoHead {
 }
 
 impl Exchange {
-    pub(super) fn new(operation: Operation, node: NodeName, target: Target) -> Self {
+    pub(super) fn new(operation: Operation, node: NodeName, target: Target, holds: Holds) -> Self {
         Self {
             operation: Arc::new(operation),
             node,
             target,
+            holds,
             upload: None,
         }
     }
 
     /// Starts to carry the request's body.
-    pub(super) fn upload(&mut self, body: RequestBody, sender: Sender) {
+    pub(super) fn upload(&mut self, body: Guarded<RequestBody>, sender: Sender) {
         let (say, broke) = oneshot::channel();
+        let answered = body.answered();
         let task = tokio::spawn(upload::run(body, self.operation.clone(), sender, say));
         self.upload = Some(Upload {
             task: task.abort_handle(),
             broke: Some(broke),
+            answered,
             released: false,
         });
     }
@@ -97,7 +113,7 @@ impl Exchange {
             return Poll::Pending;
         };
         match Pin::new(broke).poll(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(UploadBroke),
+            Poll::Ready(Ok(broke)) => Poll::Ready(broke),
             Poll::Ready(Err(_)) => {
                 upload.broke = None;
                 Poll::Pending
@@ -117,6 +133,13 @@ impl Exchange {
             Poll::Pending => wait.as_mut().poll(cx).map(Ok),
         })
         .await
+    }
+
+    /// The target has begun to answer: it may leave the request's body waiting.
+    pub(super) fn answered(&self) {
+        if let Some(upload) = &self.upload {
+            upload.answered.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Leaves the request's body to itself, and the operation to come to its end.

@@ -28,6 +28,8 @@ pub(super) struct Origin<'a> {
     pub(super) scheme: &'static str,
     /// What was taken off the path's start; empty if nothing was.
     pub(super) prefix: &'a str,
+    /// Who asks, where the hub knows it.
+    pub(super) user: Option<&'a str>,
 }
 
 /// The one host of a request; empty in HTTP/1.0 without one. `None`: there are several or none,
@@ -104,6 +106,9 @@ pub(super) fn request(
     add("x-forwarded-proto", origin.scheme);
     if !origin.prefix.is_empty() {
         add("x-forwarded-prefix", origin.prefix);
+    }
+    if let Some(user) = origin.user {
+        add(own::USER_HEADER, user);
     }
     let fits = headers.len() <= MAX_HEADERS && weight(&headers) + target.len() <= MAX_HEAD;
     fits.then(|| RequestHead {

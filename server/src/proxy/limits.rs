@@ -20,6 +20,8 @@ use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::front::BodyError;
+
 /// What one client, exposure or node may have where nothing else is said of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
@@ -82,33 +84,37 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// All of them, for whoever makes a list.
-    #[cfg(test)]
-    const ALL: [Self; 9] = [
-        Self::ClientRate(Duration::ZERO),
-        Self::ClientConnections,
-        Self::Attempts(Duration::ZERO),
-        Self::ExposureRequests,
-        Self::NodeRequests,
-        Self::ReplicaSessions,
-        Self::BodySize(0),
-        Self::UploadIdle(Duration::ZERO),
-        Self::ResponseIdle(Duration::ZERO),
+    /// The names of all of them, in metrics and in docs/expose.md. They do not change.
+    pub(super) const NAMES: [&'static str; 9] = [
+        "client_rate",
+        "client_connections",
+        "attempts",
+        "exposure_requests",
+        "node_requests",
+        "replica_sessions",
+        "body_size",
+        "upload_idle",
+        "response_idle",
     ];
 
-    /// Its name in metrics and in docs/expose.md. It does not change.
-    pub(super) const fn name(self) -> &'static str {
+    /// The place of its name among all.
+    pub(super) const fn index(self) -> usize {
         match self {
-            Self::ClientRate(_) => "client_rate",
-            Self::ClientConnections => "client_connections",
-            Self::Attempts(_) => "attempts",
-            Self::ExposureRequests => "exposure_requests",
-            Self::NodeRequests => "node_requests",
-            Self::ReplicaSessions => "replica_sessions",
-            Self::BodySize(_) => "body_size",
-            Self::UploadIdle(_) => "upload_idle",
-            Self::ResponseIdle(_) => "response_idle",
+            Self::ClientRate(_) => 0,
+            Self::ClientConnections => 1,
+            Self::Attempts(_) => 2,
+            Self::ExposureRequests => 3,
+            Self::NodeRequests => 4,
+            Self::ReplicaSessions => 5,
+            Self::BodySize(_) => 6,
+            Self::UploadIdle(_) => 7,
+            Self::ResponseIdle(_) => 8,
         }
+    }
+
+    /// Its name.
+    pub(super) const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
     }
 
     /// The status it is answered with. `None`: the response is under way, and breaks off.
@@ -179,6 +185,8 @@ impl fmt::Display for Refusal {
         }
     }
 }
+
+impl std::error::Error for Refusal {}
 
 /// Whom a limit per client address counts as one: an IPv4 address, or the /64 of an IPv6 address,
 /// of which everybody has as many as they like.
@@ -356,16 +364,7 @@ impl BodySize {
     }
 }
 
-/// Why a guarded body ends early.
-#[derive(Debug)]
-pub(super) enum Broke<E> {
-    /// A limit.
-    Refused(Refusal),
-    /// It broke by itself.
-    Itself(E),
-}
-
-/// A request's body that keeps its size and its pace: it ends with an error where it does not.
+/// A request's body that keeps its size and its pace: it ends with a [`Refusal`] where it does not.
 ///
 /// Its pace counts only while somebody waits for it, which is while the target takes it, and until
 /// [`answered`](Self::answered) says that the target has begun to answer: from then on either side
@@ -396,9 +395,9 @@ impl<B> Guarded<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Guarded<B> {
+impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Body for Guarded<B> {
     type Data = Bytes;
-    type Error = Broke<B::Error>;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
@@ -409,9 +408,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Guarded<B> {
             Poll::Ready(frame) => {
                 this.waiting = None;
                 Poll::Ready(frame.map(|frame| {
-                    let frame = frame.map_err(Broke::Itself)?;
+                    let frame = frame?;
                     let bytes = frame.data_ref().map_or(0, Bytes::len);
-                    this.size.take(bytes).map_err(Broke::Refused)?;
+                    this.size.take(bytes)?;
                     Ok(frame)
                 }))
             }
@@ -421,7 +420,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Guarded<B> {
                 if waiting.as_mut().poll(cx).is_pending() || this.answered.load(Ordering::Relaxed) {
                     return Poll::Pending;
                 }
-                Poll::Ready(Some(Err(Broke::Refused(Refusal::UploadIdle(idle)))))
+                Poll::Ready(Some(Err(Refusal::UploadIdle(idle).into())))
             }
         }
     }

@@ -20,8 +20,11 @@
 //! | --- | --- |
 //! | `front` | the versions of HTTP that browsers speak, and what they hand to the core here |
 //! | `place`, `head`, `own` | the rules of hosts, paths and headers, without I/O |
+//! | [`door`](Door) | who gets in, and whether there is room: what is remembered of it |
+//! | `access`, `session_cookie`, `page`, `limits`, `balance` | the rules of that, without I/O |
 //! | [`routes`](Routes) | from a token or name to sessions and targets |
-//! | `access` | who gets in |
+//! | `paced` | a connection whose other end has to take what is sent to it |
+//! | `carry` | a request's way through all of these |
 //! | `answer` | the hub's own answers |
 //! | `exchange`, `upload`, `body`, `tunnel` | a request under way |
 //!
@@ -30,28 +33,19 @@
 
 mod access;
 mod answer;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "no exposure has what it is for")
-)]
 mod balance;
 mod body;
+mod carry;
+mod door;
 mod exchange;
 mod front;
 mod head;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "no exposure has what it is for")
-)]
 mod limits;
-#[allow(dead_code, reason = "no exposure asks for a login yet")]
 mod own;
+mod paced;
+mod page;
 mod place;
 mod routes;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "no exposure has what it is for")
-)]
 mod session_cookie;
 mod tunnel;
 mod upload;
@@ -62,41 +56,33 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::EXPECT;
-use http::{Method, Response, StatusCode, request};
-use http_body::Body as _;
-use hub_protocol::kind::http::{Body, Open, Protocol, REQUEST, RequestHead};
-use hub_protocol::kind::{Failure, OperationKind};
-use hub_protocol::target::Grant;
-use hub_quic::operation::Sender;
+use http::Response;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use access::admitted;
+pub use access::{Nobody, Operator, Users};
 use answer::Answer;
 use body::ProxyBody;
-use exchange::{Exchange, NoHead};
-use front::{Asked, Client, RequestBody};
-use head::Origin;
+pub use door::Door;
+use front::{Asked, Client};
 pub use limits::{Quotas, Rate};
-use place::{Place, place};
+use paced::Paced;
 pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
 
 use crate::hangup::Hangup;
-use crate::hub::{NotBegun, begun};
 use crate::seats::{self, Limits, Seat};
 
 /// How long a connection goes on whose browser has closed or reset it.
 const GONE: Duration = Duration::from_secs(1);
 
-/// How long an agent may take to say that the target is connected: longer than it waits itself
-/// for its list of exposures and for the target.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a client is told that has as many connections as it may have.
+const TURNED_AWAY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n\
+    retry-after: 1\r\ncontent-type: text/plain; charset=utf-8\r\n\r\n\
+    429 Too Many Requests: this address has all the connections it may have at once\n";
 
 /// How long a browser's connection is silent before its system is asked whether it is there.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
@@ -136,6 +122,7 @@ impl Default for Config {
 struct Inner {
     config: Config,
     routes: Arc<dyn Routes>,
+    door: Door,
 }
 
 /// The data plane. Cheap to clone.
@@ -153,11 +140,21 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A data plane over these routes.
-    pub fn new(config: Config, routes: Arc<dyn Routes>) -> Self {
+    /// A data plane over these routes, behind this door.
+    pub fn new(config: Config, routes: Arc<dyn Routes>, door: Door) -> Self {
+        let inner = Inner {
+            config,
+            routes,
+            door,
+        };
         Self {
-            inner: Arc::new(Inner { config, routes }),
+            inner: Arc::new(inner),
         }
+    }
+
+    /// How often each limit has held somebody back, by the names in docs/expose.md.
+    pub fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.inner.door.refusals()
     }
 
     /// Serves browsers until `stop`; then lets requests under way go on for the time configured.
@@ -175,6 +172,12 @@ impl Proxy {
     }
 
     async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, seat: Seat) {
+        let Some(permit) = self.inner.door.connect(peer.ip()) else {
+            turn_away(stream).await;
+            return;
+        };
+        // The tunnel that a connection becomes counts as well.
+        let seat = seat.holding(permit);
         // A connection that is gone already says so soon enough.
         let _ = stream.set_nodelay(true);
         let _ = probe(&stream);
@@ -188,14 +191,15 @@ impl Proxy {
             // What was answered already may still leave.
             sleep(GONE).await;
         };
+        let paced = Paced::new(stream, self.clone());
         let served = tokio::select! {
             biased;
-            served = front::http1::serve(self, stream, plain(peer), Some(seat)) => served,
+            served = front::http1::serve(self, paced, plain(peer), Some(seat)) => served,
             () = gone => None,
         };
-        if let Some(stream) = served {
+        if let Some(paced) = served {
             // A browser that reads until the connection's end must not take this for the end.
-            let _ = stream.set_zero_linger();
+            let _ = paced.into_inner().set_zero_linger();
         }
     }
 
@@ -204,7 +208,8 @@ impl Proxy {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        front::http1::serve(self, io, plain(peer), None).await;
+        let paced = Paced::new(io, self.clone());
+        front::http1::serve(self, paced, plain(peer), None).await;
     }
 
     fn config(&self) -> &Config {
@@ -221,133 +226,18 @@ impl Proxy {
             }
         }
     }
+}
 
-    /// Carries a request to its target.
-    async fn carry(&self, asked: Asked) -> Result<Response<ProxyBody>, Answer> {
-        let Asked {
-            head,
-            body,
-            client,
-            interim,
-            upgrade,
-        } = asked;
-        let length = body.size_hint().exact();
-        let protocol = upgrade.as_ref().map(|slot| slot.protocol.clone());
-        let (asked, resolved) = self.route(&head, length, protocol, client).await?;
-        let streams = matches!(asked.body, Body::Chunked | Body::Length(1..));
-        let waits = head.headers.contains_key(EXPECT);
-        let protocol = match resolved.exposure.protocol {
-            hub_ledger::Protocol::Http2 => Protocol::Http2,
-            _ => Protocol::Http1,
-        };
-        let first = resolved.replicas.into_iter().next();
-        let Live {
-            node_name: node,
-            session,
-            target,
-            revision,
-        } = first.ok_or_else(|| Answer::all_away(&resolved.away))?;
-        let open = Open {
-            target: target.clone(),
-            grant: Grant::Exposed { revision },
-            protocol,
-            head: asked,
-        };
-        let operation = session.open(OperationKind::Http, &open).await;
-        let operation = operation.map_err(|error| {
-            tracing::debug!(%node, %target, %error, "a request could not be sent to its node");
-            Answer::unopened(&node, &error)
-        })?;
-        let mut sender = Some(operation.sender(REQUEST));
-        let mut body = Some(body);
-        let mut exchange = Exchange::new(operation, node, target);
-        if streams && !waits {
-            start_upload(&mut exchange, &mut body, &mut sender);
-        } else if !streams && upgrade.is_none() {
-            finish(sender.take());
-        }
-        accepted(&mut exchange).await?;
-        if streams && waits {
-            start_upload(&mut exchange, &mut body, &mut sender);
-        }
-        let operation = exchange.operation.clone();
-        let received = exchange
-            .unless_upload_breaks(exchange::head(&operation, &interim))
-            .await
-            .map_err(|_| Answer::upload_broke())?;
-        let received = match received {
-            Ok(received) => received,
-            Err(error) => return Err(headless(exchange, error)),
-        };
-        let left = head::length(&received, &head.method);
-        let response = head::response(received, &head.method, upgrade.is_some());
-        let response = response.ok_or_else(|| Answer::nonsense(&exchange.node))?;
-        match (upgrade, sender) {
-            (Some(upgrade), Some(sender))
-                if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
-            {
-                tokio::spawn(tunnel::run(operation, sender, upgrade));
-                Ok(response.map(|()| ProxyBody::own(Bytes::new())))
-            }
-            (_, sender) => {
-                // Not upgraded after all: there is no body.
-                finish(sender);
-                Ok(response.map(|()| ProxyBody::relay(exchange, left)))
-            }
-        }
-    }
-
-    /// Finds out where a request goes, and what its head is there.
-    async fn route(
-        &self,
-        head: &request::Parts,
-        length: Option<u64>,
-        upgrade: Option<Bytes>,
-        client: Client,
-    ) -> Result<(RequestHead, Resolved), Answer> {
-        let host = head::host(head)
-            .ok_or_else(|| Answer::bad_request("the request does not name one host"))?;
-        if head.method == Method::CONNECT {
-            return Err(Answer::connect_refused());
-        }
-        let target = head
-            .uri
-            .path_and_query()
-            .map_or("", |target| target.as_str());
-        let domain = self.inner.config.domain.as_deref();
-        let (route, prefix, target) = match place(host, target, domain) {
-            Place::Exposure {
-                route,
-                prefix,
-                target,
-            } => (route, prefix, target),
-            Place::Redirect(location) => return Err(Answer::redirect(&location)),
-            Place::UnknownName => return Err(Answer::unknown_name()),
-            Place::UnknownToken => return Err(Answer::unknown_token()),
-            Place::Nowhere => return Err(Answer::nowhere()),
-        };
-        let origin = Origin {
-            peer: client.peer,
-            scheme: client.scheme,
-            prefix,
-        };
-        let body = head::body(head, length);
-        let asked = head::request(head, target, origin, host, body, upgrade);
-        let asked = asked.ok_or_else(Answer::head_too_large)?;
-        let (by_token, unknown) = match &route {
-            Route::Token(_) => (true, Answer::unknown_token()),
-            Route::Name(_) => (false, Answer::unknown_name()),
-        };
-        let resolved = self.inner.routes.resolve(route).await;
-        let resolved = resolved.map_err(|error| {
-            if let RouteError::Ledger(error) = &error {
-                tracing::warn!("a request could not be routed: the ledger: {error}");
-            }
-            Answer::unrouted(&error, unknown)
-        })?;
-        admitted(resolved.exposure.access, by_token).map_err(Answer::outside)?;
-        Ok((asked, resolved))
-    }
+/// Tells a client that it has as many connections as it may have.
+async fn turn_away(mut stream: TcpStream) {
+    let told = async {
+        stream.write_all(TURNED_AWAY).await?;
+        stream.shutdown().await?;
+        // Closed before it has read this, it might see a reset instead.
+        while stream.read(&mut [0; 1024]).await? > 0 {}
+        Ok::<_, std::io::Error>(())
+    };
+    let _ = timeout(GONE, told).await;
 }
 
 /// A browser that is connected without TLS.
@@ -364,52 +254,4 @@ fn probe(stream: &TcpStream) -> rustix::io::Result<()> {
     set_tcp_keepidle(stream, PROBE_AFTER)?;
     set_tcp_keepintvl(stream, PROBE_INTERVAL)?;
     set_tcp_keepcnt(stream, PROBES)
-}
-
-fn start_upload(
-    exchange: &mut Exchange,
-    body: &mut Option<RequestBody>,
-    sender: &mut Option<Sender>,
-) {
-    if let (Some(body), Some(sender)) = (body.take(), sender.take()) {
-        exchange.upload(body, sender);
-    }
-}
-
-/// Says that there is no body.
-fn finish(sender: Option<Sender>) {
-    if let Some(mut sender) = sender {
-        sender.finish();
-    }
-}
-
-/// Waits until the agent has connected to the target.
-async fn accepted(exchange: &mut Exchange) -> Result<(), Answer> {
-    let operation = exchange.operation.clone();
-    let begun = begun(&operation, ANSWER_TIMEOUT);
-    match exchange.unless_upload_breaks(begun).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(NotBegun::Failed(failure))) => Err(failed(exchange, &failure)),
-        Ok(Err(NotBegun::Ended(_))) => Err(Answer::lost(&exchange.node)),
-        Ok(Err(NotBegun::Silent(waited))) => Err(Answer::silent(&exchange.node, waited)),
-        Err(_) => Err(Answer::upload_broke()),
-    }
-}
-
-fn headless(mut exchange: Exchange, error: NoHead) -> Answer {
-    match error {
-        NoHead::Lost => Answer::lost(&exchange.node),
-        NoHead::Nonsense => Answer::nonsense(&exchange.node),
-        NoHead::Broken(failure) => failed(&mut exchange, &failure),
-    }
-}
-
-/// The answer to a request that the agent gave up, whose body goes unread. The agent's own words
-/// are for the log.
-fn failed(exchange: &mut Exchange, failure: &Failure) -> Answer {
-    let (node, target) = (&exchange.node, &exchange.target);
-    tracing::debug!(%node, %target, code = failure.code.0, "a request failed: {failure}");
-    let answer = Answer::failed(node, target, failure);
-    exchange.release();
-    answer
 }

@@ -8,6 +8,7 @@ use hub_protocol::limits::MAX_DATA;
 use hub_quic::operation::{Operation, Receiver, Sender};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use super::door::Holds;
 use super::exchange::{outcome, settled};
 use super::front::{UpgradeSlot, Upgraded};
 
@@ -19,8 +20,13 @@ struct Broke;
 
 /// Carries bytes until both directions have ended. When one breaks, so does the other: the
 /// operation is cancelled, and the browser's connection closed. Holds the connection's seat, and
-/// ends when that is cut.
-pub(super) async fn run(operation: Arc<Operation>, sender: Sender, slot: UpgradeSlot) {
+/// ends when that is cut; and what the request counts against.
+pub(super) async fn run(
+    operation: Arc<Operation>,
+    sender: Sender,
+    slot: UpgradeSlot,
+    _holds: Holds,
+) {
     let Some(Upgraded { io, early, seat }) = slot.upgraded().await else {
         return;
     };

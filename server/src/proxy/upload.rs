@@ -8,9 +8,10 @@ use hub_protocol::kind::http::Message;
 use hub_quic::operation::{Operation, Sender};
 use tokio::sync::oneshot;
 
-use super::exchange::settled;
+use super::exchange::{UploadBroke, settled};
 use super::front::RequestBody;
 use super::head;
+use super::limits::Guarded;
 
 enum Uploaded {
     /// All of it is on its way.
@@ -18,15 +19,15 @@ enum Uploaded {
     /// The agent wants no more.
     Unwanted,
     /// The browser broke off.
-    Broke,
+    Broke(UploadBroke),
 }
 
 /// Carries a body, then waits for the operation's end. Says on `broke` if the browser breaks off.
 pub(super) async fn run(
-    mut body: RequestBody,
+    mut body: Guarded<RequestBody>,
     operation: Arc<Operation>,
     mut sender: Sender,
-    broke: oneshot::Sender<()>,
+    broke: oneshot::Sender<UploadBroke>,
 ) {
     match carry(&mut body, &operation, &mut sender).await {
         Uploaded::Whole => settled(operation).await,
@@ -36,11 +37,19 @@ pub(super) async fn run(
             drop(body);
             settled(operation).await;
         }
-        Uploaded::Broke => _ = broke.send(()),
+        Uploaded::Broke(why) => {
+            // What still comes is its front end's to throw away, while the browser is answered.
+            drop(body);
+            let _ = broke.send(why);
+        }
     }
 }
 
-async fn carry(body: &mut RequestBody, operation: &Operation, sender: &mut Sender) -> Uploaded {
+async fn carry(
+    body: &mut Guarded<RequestBody>,
+    operation: &Operation,
+    sender: &mut Sender,
+) -> Uploaded {
     loop {
         let frame = tokio::select! {
             biased;
@@ -49,7 +58,11 @@ async fn carry(body: &mut RequestBody, operation: &Operation, sender: &mut Sende
         };
         let frame = match frame {
             Some(Ok(frame)) => frame,
-            Some(Err(_)) => return Uploaded::Broke,
+            Some(Err(error)) => {
+                let refusal = error.downcast_ref().copied();
+                let broke = refusal.map_or(UploadBroke::Itself, UploadBroke::Refused);
+                return Uploaded::Broke(broke);
+            }
             None => break,
         };
         let sent = match frame.into_data() {

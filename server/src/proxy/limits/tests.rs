@@ -18,11 +18,23 @@ fn rate(every: u64, burst: u32) -> Rate {
     }
 }
 
+const ALL: [Refusal; Refusal::NAMES.len()] = [
+    Refusal::ClientRate(Duration::ZERO),
+    Refusal::ClientConnections,
+    Refusal::Attempts(Duration::ZERO),
+    Refusal::ExposureRequests,
+    Refusal::NodeRequests,
+    Refusal::ReplicaSessions,
+    Refusal::BodySize(0),
+    Refusal::UploadIdle(Duration::ZERO),
+    Refusal::ResponseIdle(Duration::ZERO),
+];
+
 #[test]
 fn each_refusal_has_a_name_of_its_own_and_a_status_that_fits() {
-    let names: HashSet<_> = Refusal::ALL.iter().map(|refusal| refusal.name()).collect();
-    assert_eq!(names.len(), Refusal::ALL.len());
-    for refusal in Refusal::ALL {
+    let names: HashSet<_> = ALL.iter().map(|refusal| refusal.name()).collect();
+    assert_eq!(names.len(), ALL.len());
+    for refusal in ALL {
         let status = refusal.status().map(|status| status.as_u16());
         assert!(
             matches!(status, None | Some(408 | 413 | 429 | 503)),
@@ -163,15 +175,15 @@ proptest! {
 #[tokio::test]
 async fn a_body_that_turns_out_too_large_ends_there() {
     let size = BodySize::new(Some(3), None).unwrap();
-    let body = Full::new(Bytes::from_static(b"four"));
+    let body = Full::new(Bytes::from_static(b"four")).map_err(Into::into);
     let mut body = Guarded::new(body, size, Duration::from_secs(1));
     let error = body.frame().await.unwrap().unwrap_err();
-    assert!(matches!(error, Broke::Refused(Refusal::BodySize(3))));
+    assert!(matches!(error.downcast_ref(), Some(Refusal::BodySize(3))));
 }
 
-type Pieces = mpsc::UnboundedReceiver<Result<Frame<Bytes>, ()>>;
+type Pieces = mpsc::UnboundedReceiver<Result<Frame<Bytes>, BodyError>>;
 
-fn streamed(mut pieces: Pieces) -> impl Body<Data = Bytes, Error = ()> + Unpin {
+fn streamed(mut pieces: Pieces) -> impl Body<Data = Bytes, Error = BodyError> + Unpin {
     StreamBody::new(Box::pin(futures_util::stream::poll_fn(move |cx| {
         pieces.poll_recv(cx)
     })))
@@ -194,7 +206,7 @@ async fn an_upload_may_be_slow_but_not_silent_while_it_is_waited_for() {
     }
     let begun = Instant::now();
     let error = body.frame().await.unwrap().unwrap_err();
-    assert!(matches!(error, Broke::Refused(Refusal::UploadIdle(_))));
+    assert!(matches!(error.downcast_ref(), Some(Refusal::UploadIdle(_))));
     assert_eq!(begun.elapsed(), idle);
 }
 
