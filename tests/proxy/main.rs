@@ -15,5 +15,6 @@ mod messages;
 mod peers;
 mod refusals;
 mod serving;
+mod targets;
 mod upgrades;
 mod world;

@@ -8,36 +8,47 @@
 //! The target is connected first, so that an operation that fails has not begun. Then both bodies
 //! run at their own pace, each byte as it comes, and each waits for the slower side. After a 101
 //! the channels carry the connection's bytes (`tunnel`). A cancelled operation closes its
-//! connection; one that came to its end gives it back for the next (`connections`).
+//! connection, or resets its stream; one that came to its end gives it back for the next
+//! (`connections` for HTTP/1.1, `lines` for HTTP/2).
 //!
-//! Informational responses (1xx other than 101) end here: the hub's HTTP library sends none.
+//! What a target does at the edges of HTTP, and what becomes of it:
+//!
+//! - Informational responses (1xx but 101) cross before the head, 32 of one request at most
+//!   (`interim`). `Expect: 100-continue` crosses to the target; its body is sent when it comes.
+//! - An answer before the end of the request's body is relayed at once. Once it is whole, the rest of
+//!   the body still goes to a target that may want it; not to one that closes, answers with an error,
+//!   or was asked for a 100 and answered without: the upload is stopped, the connection closed.
+//! - A body that ends with the connection is whole when the connection ends in order. With both
+//!   `Transfer-Encoding` and `Content-Length` the chunks count, and the connection is not used again.
+//!   Lengths that contradict each other, codings but `chunked`, folded header lines and what else is
+//!   no HTTP/1.1 are `TARGET_BROKEN`.
+//! - `Content-Length` in answers to `HEAD` and in a 304 crosses; nothing is read behind their heads,
+//!   nor behind a 204. A 205 is carried as it comes. Trailers cross, announced or not.
+//! - HTTP/2 has neither upgrades nor `CONNECT` here. A request whose stream was refused
+//!   (`REFUSED_STREAM`) is sent once more on a new connection if nothing of its body is gone.
 
 mod connections;
 mod dial;
 mod head;
+mod http1;
+mod http2;
+mod interim;
+mod lines;
+mod respond;
 pub(crate) mod tunnel;
 mod upload;
 
-use std::convert::Infallible;
-use std::error::Error as _;
+use std::error::Error;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
-use hub_protocol::kind::http::{Message, Open, Outcome, Protocol, REQUEST, RESPONSE};
+use hub_protocol::kind::http::{Open, Outcome, Protocol};
 use hub_protocol::kind::{self, Failure, FailureCode};
 use hub_protocol::target::{Target, Transport};
-use hub_quic::operation::{Ended, Operation};
-use hyper::body::{Body as _, Incoming};
-use hyper_util::rt::TokioIo;
-use tokio::sync::oneshot;
+use hub_quic::operation::Operation;
 
 use crate::targets::Targets;
-use connections::Connection;
 pub use connections::Connections;
 pub use dial::{Dial, Direct, Stream};
-use upload::{RequestBody, Upload};
 
 /// How an operation ends.
 enum Last {
@@ -72,197 +83,32 @@ async fn carry(
     if let Err(error) = targets.allowed(&open.target, open.grant).await {
         return Last::Failed(error.into());
     }
-    if let Err(failure) = spoken(open) {
-        return Last::Failed(failure);
-    }
-    let request = match head::request(&open.head, open.target.port) {
-        Ok(request) => request,
-        Err(error) => return Last::Failed(error.into()),
-    };
-    let repeatable = head::repeatable(&open.head);
-    let mut connection = match connections.get(&open.target, repeatable).await {
-        Ok(connection) => connection,
-        Err(failure) => return Last::Failed(failure),
-    };
-    operation.accept(Bytes::new());
-    let mut uploaded = None;
-    let body = if head::has_body(&open.head) {
-        let (upload, gone) = Upload::new(operation);
-        uploaded = Some(gone);
-        RequestBody::Upload(upload)
-    } else {
-        RequestBody::None
-    };
-    let request = request.map(|()| body);
-    let asked = ask(&mut connection, connections, open, request).await;
-    let carried = match asked {
-        Ok(response) => respond(operation, open, response).await,
-        Err(failure) => Err(failure),
-    };
-    match carried {
-        Ok(Carried::Whole) => {
-            // A target may answer before it has the whole body and still want the rest; one that
-            // does not closes the connection, which ends the upload as well.
-            gone(uploaded).await;
-            connections.put(connection);
-            Last::Done(Outcome::Complete)
-        }
-        Ok(Carried::Spent) => {
-            drop(connection);
-            gone(uploaded).await;
-            Last::Done(Outcome::Complete)
-        }
-        Err(failure) => {
-            drop(connection);
-            gone(uploaded).await;
-            Last::Done(Outcome::Broken(failure))
-        }
-    }
-}
-
-/// Waits until nothing of the request's body is left.
-async fn gone(uploaded: Option<oneshot::Receiver<Infallible>>) {
-    if let Some(uploaded) = uploaded {
-        let _ = uploaded.await;
-    }
-}
-
-/// Sends the request; gives the head of the response. A connection that was kept and that the
-/// target has closed meanwhile is replaced by a new one, once, where the request was not sent or
-/// may be sent twice.
-async fn ask(
-    connection: &mut Connection,
-    connections: &Connections,
-    open: &Open,
-    request: Request<RequestBody>,
-) -> Result<Response<Incoming>, Failure> {
-    let mut error = match connection.send(request).await {
-        Ok(response) => return Ok(response),
-        Err(error) => error,
-    };
-    let unsent = error.take_message();
-    let error = error.into_error();
-    let again = match unsent {
-        Some(unsent) if connection.reused => unsent,
-        None if connection.reused && head::repeatable(&open.head) && !error.is_parse() => {
-            head::request(&open.head, open.target.port)?.map(|()| RequestBody::None)
-        }
-        _ => return Err(broken(&open.target, "did not answer", &error)),
-    };
-    *connection = connections.fresh(&open.target).await?;
-    let answer = connection.send(again).await;
-    answer.map_err(|error| broken(&open.target, "did not answer", &error.into_error()))
-}
-
-/// What became of a connection whose response was carried.
-enum Carried {
-    /// It may be used again once the request's body is through.
-    Whole,
-    /// It is of no use any more.
-    Spent,
-}
-
-/// Carries the response, head and body.
-async fn respond(
-    operation: &Operation,
-    open: &Open,
-    mut response: Response<Incoming>,
-) -> Result<Carried, Failure> {
-    let upgrade = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
-        .then(|| hyper::upgrade::on(&mut response));
-    let length = response.body().size_hint().exact();
-    let (parts, mut body) = response.into_parts();
-    let head = head::response(&parts, &open.head, length).ok_or_else(|| Failure {
-        code: FailureCode::TARGET_BROKEN,
-        message: format!(
-            "the target, {}, uses a transfer coding nobody asked for",
-            open.target
-        ),
-        retry: false,
-    })?;
-    if upgrade.is_some() && open.head.upgrade.is_none() {
-        return Err(unasked(&open.target));
-    }
-    if send(operation, &Message::Head(head)).await.is_err() {
-        return Ok(Carried::Spent);
-    }
-    if let Some(upgrade) = upgrade {
-        let failed = |error: &dyn std::fmt::Display| Failure {
-            code: FailureCode::TARGET_BROKEN,
-            message: format!("the upgraded connection to {} broke: {error}", open.target),
-            retry: true,
-        };
-        let upgraded = upgrade.await.map_err(|error| failed(&error))?;
-        let (up, down) = (operation.receiver(REQUEST), operation.sender(RESPONSE));
-        let tunnelled = tunnel::run(up, down, TokioIo::new(upgraded)).await;
-        return match tunnelled {
-            Ok(()) => Ok(Carried::Spent),
-            Err(error) => Err(failed(&error)),
-        };
-    }
-    let mut sender = operation.sender(RESPONSE);
-    loop {
-        let frame = tokio::select! {
-            biased;
-            () = sender.stopped() => return Ok(Carried::Spent),
-            frame = body.frame() => frame,
-        };
-        let frame = match frame {
-            Some(Ok(frame)) => frame,
-            Some(Err(error)) => return Err(broken(&open.target, "broke off its answer", &error)),
-            None => break,
-        };
-        let sent = match frame.into_data() {
-            Ok(bytes) => sender.send(bytes).await,
-            Err(frame) => match frame.into_trailers() {
-                Ok(trailers) => send(operation, &Message::Trailers(head::lines(&trailers))).await,
-                Err(_) => Ok(()),
-            },
-        };
-        if sent.is_err() {
-            return Ok(Carried::Spent);
-        }
-    }
-    sender.finish();
-    Ok(Carried::Whole)
-}
-
-async fn send(operation: &Operation, message: &Message) -> Result<(), Ended> {
-    operation.send_message(kind::encode(message)).await
-}
-
-/// Whether the agent speaks what the target does.
-fn spoken(open: &Open) -> Result<(), Failure> {
     if open.target.transport != Transport::Tcp {
         let why = format!("{} is no target of HTTP", open.target);
-        return Err(Failure::new(FailureCode::INVALID, why));
+        return Last::Failed(Failure::new(FailureCode::INVALID, why));
     }
-    if open.protocol != Protocol::Http1 {
-        let why = format!("this agent does not speak HTTP/2 to {}", open.target);
-        return Err(Failure::new(FailureCode::UNSUPPORTED, why));
-    }
-    Ok(())
-}
-
-fn unasked(target: &Target) -> Failure {
-    Failure {
-        code: FailureCode::TARGET_BROKEN,
-        message: format!("the target, {target}, upgraded a connection that was not to be"),
-        retry: false,
+    match open.protocol {
+        Protocol::Http1 => http1::carry(operation, open, connections).await,
+        Protocol::Http2 => Box::pin(http2::carry(operation, open, connections)).await,
     }
 }
 
-/// A target that does not keep to HTTP/1.1.
-fn broken(target: &Target, what: &str, error: &hyper::Error) -> Failure {
+/// A target that does not keep to HTTP.
+fn broken(target: &Target, what: &str, error: &dyn Error) -> Failure {
     let mut message = format!("the target, {target}, {what}: {error}");
     if let Some(cause) = error.source() {
         use std::fmt::Write as _;
         // Writing to a string does not fail.
         let _ = write!(message, ": {cause}");
     }
-    Failure {
-        code: FailureCode::TARGET_BROKEN,
-        message,
-        retry: true,
-    }
+    Failure::new(FailureCode::TARGET_BROKEN, message).retry()
 }
+
+/// A target that has too much to say before it answers.
+fn excessive(target: &Target) -> Failure {
+    let message = format!("the target, {target}, sends informational responses without end");
+    Failure::new(FailureCode::TARGET_BROKEN, message)
+}
+
+#[cfg(test)]
+mod tests;

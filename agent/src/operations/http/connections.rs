@@ -1,4 +1,5 @@
-//! Connections to targets, kept alive between requests.
+//! Connections to targets, kept alive between requests: those of HTTP/1.1 here, those of HTTP/2 in
+//! [`lines`](super::lines).
 //!
 //! A connection is taken for one request and comes back once that is over. Those that wait are
 //! kept for [`IDLE_TIMEOUT`], and at most [`MAX_IDLE`] for each place.
@@ -20,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::dial::{self, Dial, Stream};
+use super::lines::{Lease, Lines};
 use super::upload::RequestBody;
 use crate::targets::{Place, Places};
 
@@ -50,6 +52,7 @@ impl fmt::Debug for Connections {
 struct Shared {
     dial: Arc<dyn Dial>,
     places: Places,
+    lines: Lines,
     waiting: Mutex<Waiting>,
 }
 
@@ -84,6 +87,7 @@ impl Connections {
             shared: Arc::new(Shared {
                 dial,
                 places,
+                lines: Lines::default(),
                 waiting: Mutex::default(),
             }),
         }
@@ -97,6 +101,36 @@ impl Connections {
     /// Connections that wait for a request now.
     pub fn idle(&self) -> usize {
         self.shared.lock().idle.values().map(Vec::len).sum()
+    }
+
+    /// Connections that HTTP/2 is spoken on now.
+    pub fn shared(&self) -> usize {
+        self.shared.lines.len()
+    }
+
+    /// A stream of a connection to a target that speaks HTTP/2.
+    pub(super) async fn stream(&self, target: &Target) -> Result<Lease, Failure> {
+        let Shared {
+            dial,
+            places,
+            lines,
+            ..
+        } = &*self.shared;
+        let place = places.find_kept(target).await?;
+        if let Some(lease) = lines.take(&place) {
+            return Ok(lease);
+        }
+        let place = places.find(target).await?;
+        let connect = dial::connect(&**dial, &place, target);
+        lines.take_or_make(place.clone(), target, connect).await
+    }
+
+    /// A stream of a new connection to a target that speaks HTTP/2.
+    pub(super) async fn fresh_stream(&self, target: &Target) -> Result<Lease, Failure> {
+        let place = self.shared.places.find(target).await?;
+        let connect = dial::connect(&*self.shared.dial, &place, target);
+        let lines = &self.shared.lines;
+        lines.make(place.clone(), target, connect).await
     }
 
     /// A connection to a target: one that waits, or a new one. A request that is not `repeatable`
@@ -241,5 +275,83 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use hub_protocol::target::Selector;
+
+    use super::*;
+    use crate::engine::fake;
+    use crate::policy::Policy;
+    use crate::targets::Address;
+
+    /// Connections in memory whose other ends stay open. Counts them.
+    #[derive(Default)]
+    struct Counted {
+        made: AtomicUsize,
+        others: Mutex<Vec<tokio::io::DuplexStream>>,
+    }
+
+    impl Dial for Counted {
+        fn connect(&self, to: Address) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+            assert_eq!(to, Address::At(([172, 17, 0, 2], 80).into()));
+            self.made.fetch_add(1, Ordering::Relaxed);
+            let (ours, other) = tokio::io::duplex(1024);
+            self.others.lock().unwrap().push(other);
+            async { Ok(Box::new(ours) as Box<dyn Stream>) }.boxed()
+        }
+    }
+
+    async fn put_back(connections: &Connections, connection: Connection) {
+        connections.put(connection);
+        while connections.idle() == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kept_connection_is_for_the_container_that_it_was_made_to() {
+        let id = Arc::new(Mutex::new("a1"));
+        let daemon = id.clone();
+        let engine = fake::engine(move |_| {
+            let json = serde_json::json!({
+                "Id": *daemon.lock().unwrap(), "Name": "/web", "State": {"Running": true},
+                "NetworkSettings": {"Networks": {"bridge": {"IPAddress": "172.17.0.2"}}},
+            });
+            async move { (200, json.to_string()) }.boxed()
+        });
+        let places = Places::new(Some(engine.await), Arc::new(Policy::default()));
+        let dial = Arc::new(Counted::default());
+        let connections = Connections::to(places, dial.clone());
+        let target = Target {
+            container: Some(Selector::Name("web".into())),
+            ..Target::tcp(80)
+        };
+        let first = connections.get(&target, true).await.unwrap();
+        assert!(!first.reused);
+        put_back(&connections, first).await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let again = connections.get(&target, true).await.unwrap();
+        assert!(again.reused);
+        put_back(&connections, again).await;
+        // Made anew, at the same address.
+        *id.lock().unwrap() = "b2";
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let other = connections.get(&target, true).await.unwrap();
+        assert!(!other.reused);
+        assert_eq!(dial.made.load(Ordering::Relaxed), 2);
+        // The one that is left over goes in time.
+        drop(other);
+        tokio::time::sleep(IDLE_TIMEOUT).await;
+        assert_eq!(connections.idle(), 0);
     }
 }

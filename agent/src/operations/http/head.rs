@@ -1,11 +1,12 @@
-//! Heads between the wire and HTTP/1.1 as `http` and hyper speak it.
+//! Heads between the wire and HTTP as `http` has it: of HTTP/1.1, and of HTTP/2.
 
 use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::{Method, Request, StatusCode, Uri, response};
+use http::uri::{Authority, Scheme};
+use http::{Method, Request, StatusCode, Uri, Version, response};
 use hub_protocol::kind::http::{
     Body, Header, MAX_HEADERS, RequestHead, ResponseHead, elements, retain_end_to_end, weight,
 };
@@ -39,6 +40,16 @@ pub(super) fn has_body(head: &RequestHead) -> bool {
     head.upgrade.is_none() && !matches!(head.body, Body::None | Body::Length(0))
 }
 
+/// Whether the target is to say with a 100 that it wants the body. The body is sent when it comes
+/// from the hub, whether the target has said so or not.
+pub(super) fn expects(head: &RequestHead) -> bool {
+    has_body(head)
+        && head.headers.iter().any(|(name, value)| {
+            name.eq_ignore_ascii_case(EXPECT.as_str().as_bytes())
+                && value.eq_ignore_ascii_case(b"100-continue")
+        })
+}
+
 /// The request to a target on `port`, still without its body.
 pub(super) fn request(head: &RequestHead, port: u16) -> Result<Request<()>, HeadError> {
     let method = Method::from_bytes(head.method.as_bytes()).map_err(|_| HeadError("method"))?;
@@ -52,13 +63,18 @@ pub(super) fn request(head: &RequestHead, port: u16) -> Result<Request<()>, Head
     retain_end_to_end(&mut lines);
     let mut headers = header_map(lines)?;
     headers.remove(CONTENT_LENGTH);
-    headers.remove(EXPECT);
+    if !expects(head) {
+        headers.remove(EXPECT);
+    }
     match head.body {
         Body::None => {}
         Body::Length(length) => _ = headers.insert(CONTENT_LENGTH, HeaderValue::from(length)),
         Body::Chunked => {
             headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
+    }
+    if headers.get_all(HOST).iter().count() > 1 {
+        return Err(HeadError("host"));
     }
     if !headers.contains_key(HOST) {
         let host = HeaderValue::try_from(format!("localhost:{port}"));
@@ -76,6 +92,27 @@ pub(super) fn request(head: &RequestHead, port: u16) -> Result<Request<()>, Head
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// The same in HTTP/2: what a connection of HTTP/1.1 needs is left out, and the host is the
+/// authority. An upgrade is left out, too, as anybody may.
+pub(super) fn request_of_http2(head: &RequestHead, port: u16) -> Result<Request<()>, HeadError> {
+    let mut request = request(head, port)?;
+    let headers = request.headers_mut();
+    for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+    let host = headers.remove(HOST).ok_or(HeadError("host"))?;
+    if host.as_bytes().contains(&b'@') {
+        return Err(HeadError("host"));
+    }
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = Some(Scheme::HTTP);
+    let authority = Authority::try_from(host.as_bytes());
+    parts.authority = Some(authority.map_err(|_| HeadError("host"))?);
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| HeadError("target"))?;
+    *request.version_mut() = Version::HTTP_2;
     Ok(request)
 }
 
@@ -184,6 +221,56 @@ mod tests {
         assert_eq!(all("upgrade"), ["websocket"]);
         assert_eq!(all("host"), ["localhost:80"]);
         assert!(all("content-length").is_empty() && all("transfer-encoding").is_empty());
+    }
+
+    #[test]
+    fn a_request_of_http2_has_nothing_of_a_connection() {
+        let lines = [
+            ("host", "a.test:81"),
+            ("te", "trailers"),
+            ("x", "1"),
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+        ];
+        let mut post = head("POST", "/a%2Fb?c", &lines);
+        post.body = Body::Chunked;
+        post.upgrade = Some(Bytes::from_static(b"h2c"));
+        let request = request_of_http2(&post, 80).unwrap();
+        assert_eq!(request.uri().to_string(), "http://a.test:81/a%2Fb?c");
+        let mut names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["te", "x"]);
+        post.body = Body::Length(3);
+        post.upgrade = None;
+        let request = request_of_http2(&post, 80).unwrap();
+        assert_eq!(request.headers()["content-length"], "3");
+        let options = request_of_http2(&head("OPTIONS", "*", &[]), 80).unwrap();
+        assert_eq!(options.uri().path(), "*");
+        assert_eq!(options.uri().authority().unwrap(), "localhost:80");
+        for host in ["a@b", "a b", "", "a/b"] {
+            let get = head("GET", "/", &[("host", host)]);
+            assert!(request_of_http2(&get, 80).is_err(), "{host}");
+        }
+        let twice = head("GET", "/", &[("host", "a"), ("host", "b")]);
+        assert!(request_of_http2(&twice, 80).is_err());
+        assert!(request_of_http2(&head("CONNECT", "a:80", &[]), 80).is_err());
+    }
+
+    #[test]
+    fn an_expectation_crosses_where_a_body_follows() {
+        for (value, body, crosses) in [
+            ("100-continue", Body::Length(5), true),
+            ("100-Continue", Body::Chunked, true),
+            ("100-continue", Body::Length(0), false),
+            ("100-continue", Body::None, false),
+            ("something", Body::Length(5), false),
+        ] {
+            let mut post = head("POST", "/", &[("expect", value)]);
+            post.body = body;
+            let request = request(&post, 80).unwrap();
+            assert_eq!(request.headers().contains_key(EXPECT), crosses, "{value}");
+            assert_eq!(expects(&post), crosses);
+        }
     }
 
     #[test]

@@ -38,29 +38,51 @@ pub(super) enum RequestBody {
 pub(super) struct Upload {
     receiver: Receiver,
     operation: Arc<Operation>,
+    /// Whether anything of it was taken.
+    touched: bool,
     ended: bool,
     /// Dropped last, which says that nothing else of it is left.
-    _gone: oneshot::Sender<Infallible>,
+    _gone: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Upload {
-    /// The body, and what resolves (with an error) once it was dropped: taken whole, or given up.
-    pub(super) fn new(operation: &Arc<Operation>) -> (Self, oneshot::Receiver<Infallible>) {
-        let (gone, uploaded) = oneshot::channel();
-        let upload = Self {
+    /// The body.
+    pub(super) fn new(operation: &Arc<Operation>) -> Self {
+        Self {
             receiver: operation.receiver(REQUEST),
             operation: operation.clone(),
+            touched: false,
             ended: false,
-            _gone: gone,
+            _gone: None,
+        }
+    }
+
+    /// The body, and what resolves (with an error) once it was dropped: taken whole, or given up.
+    pub(super) fn watched(operation: &Arc<Operation>) -> (Self, oneshot::Receiver<Infallible>) {
+        let (gone, uploaded) = oneshot::channel();
+        let upload = Self {
+            _gone: Some(gone),
+            ..Self::new(operation)
         };
         (upload, uploaded)
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+    /// Whether all of it is still here.
+    pub(super) fn is_untouched(&self) -> bool {
+        !self.touched
+    }
+
+    /// The next bytes, or the trailers behind them.
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         if self.ended {
             return Poll::Ready(None);
         }
-        match ready!(self.receiver.poll_chunk(cx)) {
+        let chunk = ready!(self.receiver.poll_chunk(cx));
+        self.touched = true;
+        match chunk {
             Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
             Ok(None) => self.ended = true,
             Err(ended) => return Poll::Ready(Some(Err(ended.into()))),
@@ -91,7 +113,7 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         match self.get_mut() {
             Self::None => Poll::Ready(None),
-            Self::Upload(upload) => upload.poll(cx),
+            Self::Upload(upload) => upload.poll_frame(cx),
         }
     }
 
