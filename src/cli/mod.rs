@@ -16,6 +16,7 @@ mod cp;
 mod docker;
 mod events;
 mod exec;
+mod exposures;
 mod images;
 mod logs;
 mod networks;
@@ -36,7 +37,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use hub_server::api::types::{NewExposure, NewToken};
+use hub_server::api::types::NewToken;
 use hub_server::api::{ApiToken, TOKEN_FILE};
 use serde::Serialize;
 
@@ -131,30 +132,10 @@ enum Command {
     Docker(docker::DockerArgs),
     /// Keep a socket here that is a node's Docker socket
     DockerSocket(docker::DockerSocketArgs),
-    /// Let browsers reach a TCP port of a node
-    #[command(after_help = "\
-Examples:
-  hub expose shop-4 8080                     by a URL that nobody can guess
-  hub expose shop-4 8080 --name shop         by a name of the hub's domain, too")]
-    Expose {
-        /// The node's name or id
-        node: String,
-        /// The port on the node
-        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-        port: u16,
-        /// A name: a-z, 0-9 and -, which no other exposure has
-        #[arg(long)]
-        name: Option<String>,
-    },
-    /// List exposures, or remove one
-    #[command(after_help = "\
-Examples:
-  hub exposures
-  hub exposures rm 3")]
-    Exposures {
-        #[command(subcommand)]
-        command: Option<ExposuresCommand>,
-    },
+    /// Let browsers reach what stands behind a node
+    Expose(Box<exposures::ExposeArgs>),
+    /// List exposures; show, change or remove one; replace or revoke its token
+    Exposures(exposures::ExposuresArgs),
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -187,17 +168,6 @@ Examples:
         /// How long it holds: 90s, 15m, 1h 30m, 7d; 30 days at most
         #[arg(long, default_value = "15m", value_parser = humantime::parse_duration)]
         ttl: Duration,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum ExposuresCommand {
-    /// List the exposures, as without a command
-    Ls,
-    /// Remove an exposure
-    Rm {
-        /// Its number
-        id: u64,
     },
 }
 
@@ -394,22 +364,8 @@ async fn command(context: &Context, command: Command) -> Result<i32, CliError> {
         Command::Network(command) => return networks::run(context, command).await,
         Command::Docker(arguments) => return Ok(docker::run(context, arguments).await),
         Command::DockerSocket(arguments) => return docker::listen(context, arguments).await,
-        Command::Expose { node, port, name } => {
-            let new = NewExposure { node, port, name };
-            let exposure = context.client()?.expose(&new).await?;
-            context.print(&exposure, show::created_exposure)?;
-        }
-        Command::Exposures {
-            command: None | Some(ExposuresCommand::Ls),
-        } => context.print(&context.client()?.exposures().await?, show::exposures)?,
-        Command::Exposures {
-            command: Some(ExposuresCommand::Rm { id }),
-        } => {
-            context.client()?.unexpose(id).await?;
-            if !context.json() {
-                writeln!(io::stdout(), "Exposure {id} is removed.")?;
-            }
-        }
+        Command::Expose(arguments) => exposures::expose(context, *arguments).await?,
+        Command::Exposures(arguments) => exposures::run(context, arguments).await?,
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "hub", &mut script);
@@ -459,12 +415,10 @@ mod tests {
         assert!(cli.api.json);
         assert_eq!(cli.api.url, "http://[::1]:1");
         let cli = parse("hub --json exposures rm 3").unwrap();
-        let Command::Exposures {
-            command: Some(ExposuresCommand::Rm { id: 3 }),
-        } = cli.command
-        else {
-            panic!("{cli:?}");
-        };
+        assert!(
+            matches!(&cli.command, Command::Exposures(arguments) if arguments.removes() == Some(3)),
+            "{cli:?}"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use hub_server::api::types::{CreatedExposure, Exposures, Node, NodeSession, Nodes, Status, Token};
+use hub_server::api::types::{Node, NodeSession, Nodes, Status, Token};
 
 use super::table::table;
 
@@ -158,53 +158,9 @@ pub(super) fn token(token: &Token) -> String {
     )
 }
 
-pub(super) fn created_exposure(created: &CreatedExposure) -> String {
-    let exposure = &created.exposure;
-    let urls: Vec<_> = created
-        .urls
-        .iter()
-        .map(|url| format!("  {}\n", url.expose()))
-        .collect();
-    // A name has a URL of its own where the hub has a domain.
-    let nameless = match &exposure.name {
-        Some(name) if created.urls.len() < 2 => {
-            format!("\nThe name {name} has no URL until hub-server is given a --domain.\n")
-        }
-        _ => String::new(),
-    };
-    format!(
-        "Port {} of {} is exposed. Whoever knows this URL reaches it; it is shown this once:\n\n\
-         {}{nameless}\n`hub exposures rm {}` ends that.\n",
-        exposure.port,
-        exposure.node,
-        urls.concat(),
-        exposure.id
-    )
-}
-
-pub(super) fn exposures(exposures: &Exposures) -> String {
-    if exposures.exposures.is_empty() {
-        return "Nothing is exposed. `hub expose NODE PORT` exposes a port.\n".into();
-    }
-    let rows: Vec<_> = exposures
-        .exposures
-        .iter()
-        .map(|exposure| {
-            [
-                exposure.id.to_string(),
-                exposure.node.clone(),
-                exposure.port.to_string(),
-                exposure.name.clone().unwrap_or_else(|| "-".into()),
-                time(&exposure.created),
-            ]
-        })
-        .collect();
-    table(["ID", "NODE", "PORT", "NAME", "CREATED"], &rows)
-}
-
 #[cfg(test)]
 mod tests {
-    use hub_server::api::types::{Exposure, NodeState};
+    use hub_server::api::types::NodeState;
 
     use super::*;
 
@@ -266,37 +222,6 @@ shop-4: this may still be running: sleep: pid 7 would not stop
         assert!(
             text.contains("one machine, until 2026-01-31 12:00:00Z"),
             "{text}"
-        );
-    }
-
-    #[test]
-    fn an_exposure_comes_with_its_urls() {
-        let exposure = Exposure {
-            id: 3,
-            node: "shop-4".into(),
-            port: 8080,
-            name: Some("shop".into()),
-            created: NOON.into(),
-        };
-        let urls = ["http://h:7480/v1/data/t/", "http://shop.example:7480/"];
-        let created = CreatedExposure {
-            exposure: exposure.clone(),
-            urls: urls.map(|url| url.to_owned().into()).into(),
-        };
-        let text = created_exposure(&created);
-        assert!(
-            urls.iter().all(|url| text.contains(url)) && text.contains("rm 3"),
-            "{text}"
-        );
-        let expected = "\
-ID  NODE    PORT  NAME  CREATED
-3   shop-4  8080  shop  2026-01-31 12:00:00Z
-";
-        assert_eq!(
-            exposures(&Exposures {
-                exposures: vec![exposure]
-            }),
-            expected
         );
     }
 

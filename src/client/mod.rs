@@ -33,7 +33,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hub_server::api::types::{
-    CreatedExposure, Exposures, NewExposure, NewToken, Nodes, Status, Token,
+    CreatedExposure, EditExposure, Exposure, Exposures, NewExposure, NewToken, Nodes, RotateToken,
+    Status, Token,
 };
 use hub_server::api::{ApiToken, Problem};
 use hyper::body::{Body, Incoming};
@@ -121,7 +122,7 @@ impl Client {
         self.ask(Method::POST, "/v1/tokens", Some(new)).await
     }
 
-    /// Exposes a port of a node.
+    /// Exposes what stands behind a node.
     pub async fn expose(&self, new: &NewExposure) -> Result<CreatedExposure, ClientError> {
         self.ask(Method::POST, "/v1/exposures", Some(new)).await
     }
@@ -129,6 +130,39 @@ impl Client {
     /// All exposures, oldest first.
     pub async fn exposures(&self) -> Result<Exposures, ClientError> {
         self.ask(Method::GET, "/v1/exposures", None::<&()>).await
+    }
+
+    /// One exposure.
+    pub async fn exposure(&self, id: u64) -> Result<Exposure, ClientError> {
+        let path = format!("/v1/exposures/{id}");
+        self.ask(Method::GET, &path, None::<&()>).await
+    }
+
+    /// Changes an exposure. Answers it as it is then.
+    pub async fn change_exposure(
+        &self,
+        id: u64,
+        edit: &EditExposure,
+    ) -> Result<Exposure, ClientError> {
+        let path = format!("/v1/exposures/{id}");
+        self.ask(Method::PATCH, &path, Some(edit)).await
+    }
+
+    /// Gives an exposure a new token.
+    pub async fn rotate_exposure_token(
+        &self,
+        id: u64,
+        rotate: &RotateToken,
+    ) -> Result<CreatedExposure, ClientError> {
+        let path = format!("/v1/exposures/{id}/token");
+        self.ask(Method::POST, &path, Some(rotate)).await
+    }
+
+    /// Takes an exposure its token: nobody gets in by it any more.
+    pub async fn revoke_exposure_token(&self, id: u64) -> Result<(), ClientError> {
+        let path = format!("/v1/exposures/{id}/token");
+        let answer = self.answer(Method::DELETE, &path, None::<&()>).await;
+        answer.map(drop)
     }
 
     /// Removes an exposure.

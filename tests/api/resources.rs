@@ -5,7 +5,10 @@ use http_body_util::{BodyExt as _, Empty};
 use hub::client::{Client, ClientError};
 use hub_protocol::kind::call::METHODS;
 use hub_server::api::problem::{Kind, MEDIA_TYPE};
-use hub_server::api::types::{NewExposure, NewToken, NodeState};
+use hub_server::api::types::{
+    Access, Edit, EditExposure, EditSettings, ExposureReplica, NewExposure, NewReplica, NewToken,
+    NodeState, RotateToken,
+};
 use hub_server::api::{ApiError, ApiToken, Problem};
 use hub_server::server::StartError;
 use hyper::body::Bytes;
@@ -66,7 +69,7 @@ async fn every_route_demands_the_token() {
             }
         }
     }
-    assert_eq!(requests, 3 * (18 + METHODS.len()));
+    assert_eq!(requests, 3 * (22 + METHODS.len()));
     world.stop().await;
 }
 
@@ -105,6 +108,7 @@ async fn nodes_tokens_and_exposures() {
         node: node.into(),
         port: 8080,
         name: Some(name.into()),
+        ..NewExposure::default()
     };
     let made = client.expose(&new(NODE, "web")).await.unwrap();
     assert!(
@@ -131,6 +135,133 @@ async fn nodes_tokens_and_exposures() {
     client.unexpose(made.exposure.id).await.unwrap();
     assert_eq!(
         kind(client.unexpose(made.exposure.id).await),
+        Kind::NoSuchExposure
+    );
+    assert_eq!(client.exposures().await.unwrap().exposures, []);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_exposure_is_changed_and_its_token_rotated_and_revoked() {
+    let world = World::node().await;
+    let client = world.client();
+    let replica = |port, container: Option<&str>| NewReplica {
+        node: NODE.into(),
+        port,
+        container: container.map(str::to_owned),
+        label: None,
+    };
+    let new = NewExposure {
+        node: NODE.into(),
+        port: 8080,
+        more_replicas: vec![replica(80, Some("web"))],
+        expires_s: Some(60),
+        ..NewExposure::default()
+    };
+    let made = client.expose(&new).await.unwrap();
+    let id = made.exposure.id;
+    let shown = |port, container: Option<&str>| ExposureReplica {
+        node: NODE.into(),
+        port,
+        container: container.map(str::to_owned),
+        label: None,
+        connected: true,
+    };
+    assert_eq!(
+        made.exposure.replicas,
+        [shown(8080, None), shown(80, Some("web"))]
+    );
+    assert!(made.exposure.token.as_ref().unwrap().expires.is_some());
+    assert_eq!(client.exposure(id).await.unwrap(), made.exposure);
+
+    let edit = EditExposure {
+        name: Edit::Set(Some("web".into())),
+        access: Edit::Set(Access::Token),
+        replicas: Edit::Set(vec![replica(81, None)]),
+        settings: EditSettings {
+            rate: Edit::Set(Some(5)),
+            ..EditSettings::default()
+        },
+        ..EditExposure::default()
+    };
+    let changed = client.change_exposure(id, &edit).await.unwrap();
+    assert_eq!(
+        (changed.name.as_deref(), changed.access, changed.port),
+        (Some("web"), Access::Token, 81)
+    );
+    assert_eq!(changed.settings.rate, Some(5));
+    assert_eq!(client.exposure(id).await.unwrap(), changed);
+
+    let rotate = RotateToken {
+        expires_s: Edit::Set(None),
+        grace_s: 60,
+    };
+    let rotated = client.rotate_exposure_token(id, &rotate).await.unwrap();
+    let token = rotated.exposure.token.unwrap();
+    assert!(token.expires.is_none() && token.previous_until.is_some());
+    assert_ne!(rotated.urls[0], made.urls[0]);
+    client.revoke_exposure_token(id).await.unwrap();
+    assert_eq!(client.exposure(id).await.unwrap().token, None);
+
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn exposures_that_make_no_sense_are_refused() {
+    let world = World::node().await;
+    let client = world.client();
+    let new = || NewExposure {
+        node: NODE.into(),
+        port: 8080,
+        ..NewExposure::default()
+    };
+    let mut limited = new();
+    limited.settings.rate = Some(0);
+    for wrong in [
+        NewExposure { port: 0, ..new() },
+        NewExposure {
+            token: Some(false),
+            ..new()
+        },
+        NewExposure {
+            container: Some("a b".into()),
+            ..new()
+        },
+        NewExposure {
+            container: Some("a".into()),
+            label: Some("b".into()),
+            ..new()
+        },
+        NewExposure {
+            expires_s: Some(0),
+            ..new()
+        },
+        NewExposure {
+            listen: Some("127.0.0.1:80".into()),
+            ..new()
+        },
+        NewExposure {
+            listen: Some("here".into()),
+            ..new()
+        },
+        limited,
+    ] {
+        let refused = client.expose(&wrong).await;
+        assert_eq!(kind(refused), Kind::InvalidRequest, "{wrong:?}");
+    }
+    let nothing = EditExposure::default();
+    assert_eq!(
+        kind(client.change_exposure(9, &nothing).await),
+        Kind::NoSuchExposure
+    );
+    assert_eq!(kind(client.exposure(9).await), Kind::NoSuchExposure);
+    let rotate = RotateToken::default();
+    assert_eq!(
+        kind(client.rotate_exposure_token(9, &rotate).await),
+        Kind::NoSuchExposure
+    );
+    assert_eq!(
+        kind(client.revoke_exposure_token(9).await),
         Kind::NoSuchExposure
     );
     assert_eq!(client.exposures().await.unwrap().exposures, []);

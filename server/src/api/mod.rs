@@ -17,6 +17,7 @@ pub mod channel;
 mod client;
 mod docker;
 mod exec;
+mod exposures;
 mod files;
 mod last_word;
 mod merge;

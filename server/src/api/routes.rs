@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use hub_ledger::{ExposureId, ExposureName};
 use hub_protocol::{kind, ports};
 use serde::de::DeserializeOwned;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -18,13 +17,9 @@ use utoipa::{Modify, OpenApi};
 
 use super::call::{self, Calls};
 use super::problem::{Kind, Problem};
-use super::types::{
-    CreatedExposure, Exposure, Exposures, NewExposure, NewToken, Node, NodeSession, NodeState,
-    Nodes, Secret, Status, Token,
-};
-use super::{Api, build, docker, exec, files, records};
+use super::types::{NewToken, Node, NodeSession, NodeState, Nodes, Status, Token};
+use super::{Api, build, docker, exec, exposures, files, records};
 use crate::hub::{Addresses, Hub, NodeStatus};
-use crate::store::Located;
 
 /// The most bytes of a request's body.
 const MAX_BODY: usize = 64 * 1024;
@@ -43,8 +38,20 @@ pub(super) fn router(api: Api) -> Router {
         .route("/v1/nodes/{node}/images/save", get(files::save))
         .route("/v1/events", get(records::events))
         .route("/v1/tokens", post(create_token))
-        .route("/v1/exposures", get(exposures).post(expose))
-        .route("/v1/exposures/{id}", delete(unexpose))
+        .route(
+            "/v1/exposures",
+            get(exposures::exposures).post(exposures::expose),
+        )
+        .route(
+            "/v1/exposures/{id}",
+            get(exposures::exposure)
+                .patch(exposures::change_exposure)
+                .delete(exposures::unexpose),
+        )
+        .route(
+            "/v1/exposures/{id}/token",
+            post(exposures::rotate_token).delete(exposures::revoke_token),
+        )
         .route("/v1/openapi.json", get(openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
@@ -115,7 +122,7 @@ fn refused(status: StatusCode, detail: String) -> Problem {
 }
 
 /// The JSON body of a request.
-struct Body<T>(T);
+pub(super) struct Body<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Problem;
@@ -261,82 +268,6 @@ fn enroll_argument(agents: &str, enrollment: &str) -> String {
     }
 }
 
-/// All exposures
-#[utoipa::path(
-    get, path = "/v1/exposures", tag = "exposures",
-    responses(
-        (status = 200, description = "Oldest first", body = Exposures),
-        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
-    ),
-)]
-async fn exposures(State(api): State<Api>) -> Result<Json<Exposures>, Problem> {
-    let all = api.hub.exposures().await?;
-    let exposures = all.into_iter().map(exposure).collect();
-    Ok(Json(Exposures { exposures }))
-}
-
-fn exposure(Located { exposure, homes }: Located) -> Exposure {
-    let first = exposure.replicas.into_iter().next();
-    Exposure {
-        id: exposure.id.0,
-        node: homes
-            .first()
-            .map_or_else(String::new, |home| home.name.to_string()),
-        port: first.map_or(0, |replica| replica.target.port),
-        name: exposure.name.map(String::from),
-        created: exposure.created.to_string(),
-    }
-}
-
-/// Expose a port of a node to browsers
-#[utoipa::path(
-    post, path = "/v1/exposures", tag = "exposures", request_body = NewExposure,
-    responses(
-        (status = 201, description = "The exposure; its token is shown this once", body = CreatedExposure),
-        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
-    ),
-)]
-async fn expose(
-    State(api): State<Api>,
-    Body(new): Body<NewExposure>,
-) -> Result<(StatusCode, Json<CreatedExposure>), Problem> {
-    let name = new
-        .name
-        .map(|name| name.parse::<ExposureName>())
-        .transpose();
-    let name = name.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
-    let made = api.hub.expose(&new.node, new.port, name).await?;
-    let created = CreatedExposure {
-        exposure: exposure(made.located),
-        urls: made.urls.into_iter().map(Secret::from).collect(),
-    };
-    Ok((StatusCode::CREATED, Json(created)))
-}
-
-/// Remove an exposure
-#[utoipa::path(
-    delete, path = "/v1/exposures/{id}", tag = "exposures",
-    params(("id" = u64, Path, description = "Its number")),
-    responses(
-        (status = 204, description = "It is removed"),
-        (status = "default", description = "Why not", body = Problem, content_type = "application/problem+json"),
-    ),
-)]
-async fn unexpose(
-    State(api): State<Api>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<StatusCode, Problem> {
-    let Path(id) = id?;
-    let id = id.parse().map_err(|_| {
-        Problem::new(
-            Kind::InvalidRequest,
-            "an exposure is named by its number, like 3",
-        )
-    })?;
-    api.hub.unexpose(ExposureId(id)).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
 /// This document
 #[utoipa::path(
     get, path = "/v1/openapi.json", tag = "hub",
@@ -361,7 +292,9 @@ pub fn document() -> utoipa::openapi::OpenApi {
     paths(
         status, nodes, exec::exec_on_node, exec::attach, build::build, docker::docker, records::logs,
         records::stats, records::events, files::copy_out, files::copy_in, files::save, files::load,
-        create_token, exposures, expose, unexpose, openapi
+        create_token, exposures::exposures, exposures::expose, exposures::exposure,
+        exposures::change_exposure, exposures::unexpose, exposures::rotate_token,
+        exposures::revoke_token, openapi
     ),
     // What lists, optional replies and texts hold.
     components(schemas(
@@ -442,8 +375,12 @@ mod tests {
         methods.sort();
         let expected = [
             "delete /v1/exposures/{id}",
+            "delete /v1/exposures/{id}/token",
             "get /v1/events",
             "get /v1/exposures",
+            "get /v1/exposures/{id}",
+            "patch /v1/exposures/{id}",
+            "post /v1/exposures/{id}/token",
             "get /v1/nodes",
             "get /v1/nodes/{node}/archive",
             "get /v1/nodes/{node}/build",
@@ -477,6 +414,8 @@ mod tests {
             "NodeSession",
             "Token",
             "CreatedExposure",
+            "EditExposure",
+            "ExposureReplica",
             "Problem",
             "CreateContainer",
             "ContainerSummary",

@@ -3,6 +3,8 @@
 //! Points in time are RFC 3339 in UTC with milliseconds. A field that the hub does not know is an
 //! error in what it is told; a client passes over fields that it does not know.
 
+mod exposures;
+
 use std::fmt;
 
 use hub_protocol::kind::records::EventRecord;
@@ -10,6 +12,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::problem::Problem;
+pub use exposures::{
+    Access, CreatedExposure, EditExposure, EditSettings, Exposure, ExposureReplica,
+    ExposureSettings, ExposureToken, Exposures, NewExposure, NewReplica, Protocol, RotateToken,
+};
+pub use hub_ledger::exposure::Edit;
 
 /// A text that is shown to the one who asked for it, and to nobody else: it redacts itself in
 /// `Debug`.
@@ -195,55 +202,6 @@ pub struct Token {
     /// environment variable, where other users of that machine do not see it.
     #[schema(value_type = String)]
     pub join_command: Secret,
-}
-
-/// Asks for an exposure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewExposure {
-    /// The node's name or id.
-    pub node: String,
-    /// The TCP port on the node.
-    #[schema(minimum = 1)]
-    pub port: u16,
-    /// A name for it: a DNS label that no other exposure has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-}
-
-/// An exposure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Exposure {
-    /// Its number.
-    pub id: u64,
-    /// The node's name.
-    pub node: String,
-    /// The TCP port on the node.
-    pub port: u16,
-    /// Its name, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// When it was created.
-    #[schema(format = DateTime)]
-    pub created: String,
-}
-
-/// An exposure that was just made, with its URLs: the one that holds the token is shown this once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CreatedExposure {
-    /// The exposure.
-    #[serde(flatten)]
-    pub exposure: Exposure,
-    /// Where browsers reach it. Whoever knows the first can.
-    #[schema(value_type = Vec<String>)]
-    pub urls: Vec<Secret>,
-}
-
-/// All exposures.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Exposures {
-    /// Oldest first.
-    pub exposures: Vec<Exposure>,
 }
 
 /// A line of a watch of events.

@@ -12,7 +12,6 @@ use hub_ledger::{
     Access, Exposure, ExposureChange, ExposureId, ExposureName, ExposureRefusal, NewExposure,
     Protocol, Replica,
 };
-use hub_protocol::NodeId;
 use hub_protocol::target::Target;
 
 use super::{CommandError, Hub};
@@ -58,7 +57,7 @@ pub struct WantedEdit {
     pub access: Edit<Access>,
     /// What the targets speak.
     pub protocol: Edit<Protocol>,
-    /// Where its requests go.
+    /// Where its requests go. They are reached in the exposure's way, whatever they say of it.
     pub replicas: Edit<Vec<WantedReplica>>,
     /// For TCP and UDP, where the hub listens.
     pub listen: Edit<Option<SocketAddr>>,
@@ -155,7 +154,13 @@ impl Hub {
             access: wanted.access,
             protocol: wanted.protocol,
             replicas: match wanted.replicas {
-                Edit::Set(replicas) => Edit::Set(self.replicas(replicas).await?),
+                Edit::Set(mut replicas) => {
+                    let transport = self.exposure(id).await?.exposure.protocol.transport();
+                    for replica in &mut replicas {
+                        replica.target.transport = transport;
+                    }
+                    Edit::Set(self.replicas(replicas).await?)
+                }
                 Edit::Keep => Edit::Keep,
             },
             listen: wanted.listen,
@@ -260,8 +265,10 @@ impl Hub {
             let Some(found) = self.find(&node).await? else {
                 return Err(CommandError::NoSuchNode { node });
             };
-            let node: NodeId = found.id;
-            replicas.push(Replica { node, target });
+            replicas.push(Replica {
+                node: found.id,
+                target,
+            });
         }
         Ok(replicas)
     }
