@@ -463,7 +463,7 @@ pub fn proxy(hub: &Hub, domain: Option<String>, door: Door) -> Proxy {
         domain,
         ..proxy::Config::default()
     };
-    Proxy::new(config, Arc::new(routes), door)
+    Proxy::with_clock(config, Arc::new(routes), door, hub.clock().clone())
 }
 
 fn hub_certificate(

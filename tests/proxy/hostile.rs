@@ -12,23 +12,26 @@ use tokio::io::AsyncReadExt as _;
 use crate::peers::{ask, fetch, read_head, read_to};
 use crate::world::{InMemory, World, run_simulated};
 
-async fn alone() -> World {
+/// A hub whose agent is played by the test.
+pub async fn alone() -> World {
     World::simulated_alone(std::sync::Arc::new(InMemory(|_| Ok(())))).await
 }
 
 /// The next operation, taken.
-async fn next(world: &World) -> Operation {
+pub async fn next(world: &World) -> Operation {
     let incoming = world.agent.accept().await.unwrap();
     let (operation, _) = incoming.operation().await.unwrap();
     operation.accept(Bytes::new());
     operation
 }
 
-async fn say(operation: &Operation, message: &Message) {
+/// Sends a message to the hub.
+pub async fn say(operation: &Operation, message: &Message) {
     operation.send_message(kind::encode(message)).await.unwrap();
 }
 
-fn head(status: u16, headers: &[(&'static str, &'static str)], body: Body) -> Message {
+/// The head of a response.
+pub fn head(status: u16, headers: &[(&'static str, &'static str)], body: Body) -> Message {
     let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
     let headers: Vec<Header> = headers.iter().map(|(n, v)| (bytes(n), bytes(v))).collect();
     Message::Head(ResponseHead {

@@ -142,6 +142,7 @@ fn an_empty_body_is_said_to_be_empty() {
         let mut browser = world.browser().await;
         for (method, line, expected) in [
             ("POST", "Content-Length: 0\r\n", &["0"][..]),
+            ("PUT", "Content-Length: 0\r\n", &["0"]),
             ("POST", "", &[]),
             ("GET", "Content-Length: 0\r\n", &["0"]),
             ("DELETE", "Content-Length: 3\r\n", &["3"]),
@@ -183,6 +184,11 @@ fn answers_without_a_body() {
             ),
             ("GET", "HTTP/1.1 304 Not Modified\r\n\r\n", &[]),
             ("DELETE", "HTTP/1.1 204 No Content\r\n\r\n", &[]),
+            (
+                "POST",
+                "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
+                &["0"],
+            ),
             (
                 "GET",
                 "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",

@@ -4,7 +4,7 @@ use hub_protocol::session;
 use hub_protocol::target;
 use hub_server::proxy::RouteError;
 
-use crate::peers::{Target, ask, closed_port, fetch, read_head};
+use crate::peers::{Target, closed_port, fetch, read_head};
 use crate::world::{InMemory, World, run, run_simulated};
 
 const CHAIN_HUB: &str = "browser -X- hub --- agent --- target";
@@ -292,36 +292,5 @@ fn a_browser_that_says_nothing() {
             .unwrap();
         assert!(read_head(&mut browser).await.is_none());
         assert_eq!(began.elapsed().as_secs(), 10);
-    });
-}
-
-/// A browser that asks before it sends its body is not told to send what nobody wants.
-#[test]
-fn expectations_are_answered_once_the_target_is_there() {
-    run(async {
-        let refusing = World::real(closed_port().await).await;
-        let request = |world: &World| {
-            format!(
-                "POST {}/ HTTP/1.1\r\nHost: hub\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
-                world.prefix()
-            )
-        };
-        let (head, _) = fetch(&mut refusing.browser().await, &request(&refusing)).await;
-        assert_eq!(head.status(), 502);
-
-        let target = Target::start(|mut stream, _| async move {
-            let mut head = read_head(&mut stream).await.unwrap();
-            assert!(head.all("expect").is_empty());
-            crate::peers::read_to(&mut stream, &mut head.rest, 2).await;
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-            tokio::io::AsyncWriteExt::write_all(&mut stream, answer)
-                .await
-                .unwrap();
-        })
-        .await;
-        let world = World::real(target.port).await;
-        let mut browser = world.browser().await;
-        assert_eq!(ask(&mut browser, &request(&world)).await.status(), 100);
-        assert_eq!(ask(&mut browser, "hi").await.status(), 200);
     });
 }

@@ -126,6 +126,24 @@ impl Answer {
         )
     }
 
+    /// A request's line that alone is longer than a head may be.
+    pub(super) fn target_too_long() -> Self {
+        Self::new(
+            StatusCode::URI_TOO_LONG,
+            Hop::BrowserHub,
+            "the request's target is too long: a head has 64 KiB at most",
+        )
+    }
+
+    /// A version of HTTP that is not spoken here.
+    pub(super) fn unknown_version() -> Self {
+        Self::new(
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Hop::BrowserHub,
+            "the versions of HTTP that are written like this and understood here are 1.1 and 1.0",
+        )
+    }
+
     /// The browser's upload broke.
     pub(super) fn upload_broke() -> Self {
         Self::bad_request("the request's body broke off or is malformed")

@@ -48,7 +48,6 @@ impl ProxyBody {
             exchange,
             left,
             stage: Stage::Data,
-            broke: None,
         })))
     }
 }
@@ -89,38 +88,29 @@ enum Stage {
     Ended,
     /// Nothing is missing.
     Whole,
-    /// It broke: what came before is to be flushed, then the browser's connection breaks, too.
+    /// It broke.
     Broke,
 }
 
-/// Bytes of the channel, then trailers if there are any. hyper drops it once it has as many bytes
-/// as it needs.
+/// Bytes of the channel, then trailers if there are any. Its front end drops it once it has as many
+/// bytes as it needs.
 struct Relay {
     receiver: Receiver,
     exchange: Exchange,
     left: Option<u64>,
     stage: Stage,
-    broke: Option<BodyBroke>,
 }
 
 impl Relay {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBroke>>> {
-        if let Some(error) = self.broke.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
         let polled = self.poll_next(cx);
-        if let Poll::Ready(Some(Err(error))) = polled {
+        if let Poll::Ready(Some(Err(error))) = &polled {
             tracing::debug!(
                 node = %self.exchange.node,
                 target = %self.exchange.target,
                 "a response is broken off: {error}"
             );
             self.stage = Stage::Broke;
-            self.broke = Some(error);
-            // hyper flushes when a body has nothing for now, and throws away what it holds when
-            // one breaks: the browser is to have all that the target sent.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
         }
         polled
     }
@@ -133,7 +123,7 @@ impl Relay {
             match ready!(self.receiver.poll_chunk(cx)) {
                 Ok(Some(bytes)) => {
                     if let Some(left) = &mut self.left {
-                        // hyper takes no more than was announced.
+                        // No more than was announced is taken.
                         *left = left.saturating_sub(bytes.len() as u64);
                     }
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));

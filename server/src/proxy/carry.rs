@@ -2,7 +2,6 @@
 //! one takes it.
 
 use bytes::Bytes;
-use http::header::EXPECT;
 use http::{Method, Response, StatusCode};
 use http_body::Body as _;
 use hub_protocol::kind::http::{Body, Open, Protocol, REQUEST, RequestHead};
@@ -36,8 +35,6 @@ struct Request {
     body: Option<Guarded<RequestBody>>,
     interim: Interim,
     upgrade: Option<UpgradeSlot>,
-    /// The browser waits for a go-ahead before it sends the body.
-    waits: bool,
     method: Method,
 }
 
@@ -122,7 +119,6 @@ impl Proxy {
             body,
             interim,
             upgrade,
-            waits: head.headers.contains_key(EXPECT),
             method: head.method.clone(),
         };
         match self
@@ -216,7 +212,7 @@ impl Proxy {
         })?;
         let mut sender = Some(operation.sender(REQUEST));
         let mut exchange = Exchange::new(operation, node.clone(), target.clone(), holds);
-        if streams && !request.waits && !keep {
+        if streams && !keep {
             start_upload(&mut exchange, &mut request.body, &mut sender);
         } else if !streams && request.upgrade.is_none() {
             finish(sender.take());

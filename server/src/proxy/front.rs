@@ -15,8 +15,8 @@
 //!   chunks. It is polled from any task. Dropped before its end, it is not wanted any more: what
 //!   the browser still sends is the front end's to throw away.
 //! - Whatever is in [`Interim`] when the response is there goes first.
-//! - A front end that drops the response's body before its end cancels the request. One whose
-//!   body fails breaks off, so that the browser sees that the response is not whole.
+//! - A front end that drops the response's body before its end cancels the request. When the body
+//!   fails, the browser gets what came before, and then sees that the response is not whole.
 //! - A front end that drops the answer's future, because the browser is gone, cancels, too.
 
 pub(super) mod http1;

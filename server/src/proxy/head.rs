@@ -3,14 +3,10 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    TRANSFER_ENCODING, UPGRADE,
-};
-use http::{Method, Response, StatusCode, Version, request};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::{Method, Response, StatusCode, request};
 use hub_protocol::kind::http::{
-    Body, Header, Informational, MAX_HEADERS, RequestHead, ResponseHead, elements,
-    retain_end_to_end, weight,
+    Body, Header, Informational, MAX_HEADERS, RequestHead, ResponseHead, retain_end_to_end, weight,
 };
 use hub_protocol::limits::MAX_HEAD;
 
@@ -32,8 +28,8 @@ pub(super) struct Origin<'a> {
     pub(super) user: Option<&'a str>,
 }
 
-/// The one host of a request; empty in HTTP/1.0 without one. `None`: there are several or none,
-/// or it is too long.
+/// The one host of a request; empty if it names none, where its version allows that. `None`: there
+/// are several, or it is too long.
 pub(super) fn host(head: &request::Parts) -> Option<&str> {
     // An absolute request target overrides the header (RFC 9112, 3.2.2).
     if let Some(authority) = head.uri.authority() {
@@ -43,30 +39,7 @@ pub(super) fn host(head: &request::Parts) -> Option<&str> {
     let mut hosts = head.headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) if host.len() <= MAX_HOST => host.to_str().ok(),
-        (None, None) if head.version == Version::HTTP_10 => Some(""),
-        _ => None,
-    }
-}
-
-/// Whether the body of a request is coded in a way that would be lost on the way: `chunked` alone
-/// is undone here and done again behind the agent.
-pub(super) fn coded(head: &request::Parts) -> bool {
-    let codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-    let mut codings = codings.flat_map(|value| elements(value.as_bytes()));
-    codings.any(|coding| !coding.eq_ignore_ascii_case(b"chunked"))
-}
-
-/// The protocol that a request wants to upgrade to. A request with a body is not upgraded, which
-/// leaves it an ordinary request (RFC 9110, 7.8).
-pub(super) fn upgrade(head: &request::Parts, length: Option<u64>) -> Option<Bytes> {
-    let asked = head.version == Version::HTTP_11
-        && length == Some(0)
-        && (head.headers.get_all(CONNECTION).iter())
-            .flat_map(|value| elements(value.as_bytes()))
-            .any(|element| element.eq_ignore_ascii_case(b"upgrade"));
-    let mut protocols = head.headers.get_all(UPGRADE).iter();
-    match (protocols.next(), protocols.next()) {
-        (Some(protocol), None) if asked => Some(Bytes::copy_from_slice(protocol.as_bytes())),
+        (None, None) => Some(""),
         _ => None,
     }
 }
@@ -120,12 +93,11 @@ pub(super) fn request(
     })
 }
 
-/// Headers that the hub does not pass on: it answers `Expect` itself, says lengths otherwise, and
-/// knows itself where a request came from.
+/// Headers that the hub does not pass on: it says lengths otherwise, and knows itself where a
+/// request came from.
 fn replaced(name: &[u8]) -> bool {
     name == HOST.as_str().as_bytes()
         || name == CONTENT_LENGTH.as_str().as_bytes()
-        || name == EXPECT.as_str().as_bytes()
         || name == b"forwarded"
         || name == b"x-real-ip"
         || name.starts_with(b"x-forwarded-")
@@ -204,9 +176,56 @@ pub(super) fn length(head: &ResponseHead, method: &Method) -> Option<u64> {
     }
 }
 
-/// Trailers that came from the agent.
-pub(super) fn trailers(lines: Vec<Header>) -> Option<HeaderMap> {
+/// Trailers that came from the agent. `None`: they are none.
+pub(super) fn trailers(mut lines: Vec<Header>) -> Option<HeaderMap> {
+    lines.retain(|(name, _)| may_trail(name));
     header_map(lines)
+}
+
+/// Trailers as they go to the agent.
+pub(super) fn trailer_lines(headers: &HeaderMap) -> Vec<Header> {
+    let mut lines = lines(headers);
+    lines.retain(|(name, _)| may_trail(name));
+    lines
+}
+
+/// Whether a header may be among trailers. What frames or routes a message, says who sent it or
+/// how it is to be read must come before the body (RFC 9110, 6.5.1): whoever merged it into the
+/// headers afterwards would believe what nobody has checked.
+fn may_trail(name: &[u8]) -> bool {
+    const NEVER: [&str; 24] = [
+        "age",
+        "authorization",
+        "cache-control",
+        "content-encoding",
+        "content-length",
+        "content-range",
+        "content-type",
+        "cookie",
+        "date",
+        "expect",
+        "expires",
+        "forwarded",
+        "host",
+        "location",
+        "max-forwards",
+        "origin",
+        "pragma",
+        "range",
+        "retry-after",
+        "set-cookie",
+        "te",
+        "trailer",
+        "www-authenticate",
+        "x-real-ip",
+    ];
+    const FAMILIES: [&str; 4] = ["if-", "proxy-", "x-forwarded-", "x-hub-"];
+    let name = name.to_ascii_lowercase();
+    let never = NEVER.iter().any(|other| other.as_bytes() == name);
+    !never
+        && !FAMILIES
+            .iter()
+            .any(|start| name.starts_with(start.as_bytes()))
 }
 
 fn header_map(mut lines: Vec<Header>) -> Option<HeaderMap> {
@@ -221,4 +240,46 @@ fn header_map(mut lines: Vec<Header>) -> Option<HeaderMap> {
         headers.append(name, HeaderValue::from_maybe_shared(value).ok()?);
     }
     Some(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_come_after_a_body() {
+        for name in [
+            "grpc-status",
+            "Grpc-Message",
+            "etag",
+            "digest",
+            "server-timing",
+            "x-sum",
+        ] {
+            assert!(may_trail(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "Content-Length",
+            "transfer-encoding-not",
+            "HOST",
+            "authorization",
+            "Set-Cookie",
+            "x-forwarded-for",
+            "X-Hub-User",
+            "proxy-authenticate",
+            "if-match",
+        ] {
+            let kept = name == "transfer-encoding-not";
+            assert_eq!(may_trail(name.as_bytes()), kept, "{name}");
+        }
+        // Those of the connection go with the other headers of that kind.
+        let lines = vec![
+            (Bytes::from("transfer-encoding"), Bytes::from("chunked")),
+            (Bytes::from("connection"), Bytes::from("x-sum")),
+            (Bytes::from("x-sum"), Bytes::from("1")),
+            (Bytes::from("x-other"), Bytes::from("2")),
+        ];
+        let trailers = trailers(lines);
+        assert_eq!(trailers.map(|trailers| trailers.len()), Some(1));
+    }
 }

@@ -28,8 +28,9 @@
 //! | `answer` | the hub's own answers |
 //! | `exchange`, `upload`, `body`, `tunnel` | a request under way |
 //!
-//! Left out, because the HTTP library sends none: informational responses (1xx other than 100
-//! and 101). Trailers pass where `Trailer` announces them.
+//! Informational responses are the target's own and pass, `100 Continue` among them: whether a
+//! browser that asks first may send its body is not for the hub to say. Trailers pass but for those
+//! that must not be trailers.
 
 mod access;
 mod answer;
@@ -73,11 +74,9 @@ pub use limits::{Quotas, Rate};
 use paced::Paced;
 pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
 
+use crate::clock::Clock;
 use crate::hangup::Hangup;
 use crate::seats::{self, Limits, Seat};
-
-/// How long a connection goes on whose browser has closed or reset it.
-const GONE: Duration = Duration::from_secs(1);
 
 /// What a client is told that has as many connections as it may have.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n\
@@ -98,9 +97,21 @@ const PROBES: u32 = 4;
 pub struct Config {
     /// The domain under which exposures are reached by name; a port after it is passed over.
     pub domain: Option<String>,
-    /// How long a browser may take to send a request's head, and keep a connection open between
-    /// requests.
+    /// How long a browser may take to send a request's head, from its first byte; on a new
+    /// connection, from its start.
     pub head_timeout: Duration,
+    /// How long a connection may stay open between requests.
+    pub idle_timeout: Duration,
+    /// How long a browser may neither send a byte of a body that is waited for, nor take one of a
+    /// response; up to twice that, for a body. There is no limit for bodies as a whole, and quotas
+    /// may be narrower.
+    pub stall_timeout: Duration,
+    /// How long a browser that has closed its side may wait for the rest of its answer: it may as
+    /// well be gone altogether.
+    pub half_closed: Duration,
+    /// How long a body that nobody wants is read on for, so that its browser reads the answer
+    /// before it learns that the connection ends; a sixth of that without a byte.
+    pub linger: Duration,
     /// Connections of browsers at once, tunnels among them; more wait to be accepted.
     pub max_connections: u32,
     /// How long requests under way may go on once the hub stops.
@@ -108,11 +119,16 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// No domain, 10 s for heads, 4096 connections, 10 s to drain.
+    /// No domain; 10 s for heads, 60 s between requests, 10 minutes without progress, 1 s after a
+    /// browser has closed its side, 30 s for what nobody wants; 4096 connections, 10 s to drain.
     fn default() -> Self {
         Self {
             domain: None,
             head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(600),
+            half_closed: Duration::from_secs(1),
+            linger: Duration::from_secs(30),
             max_connections: 4096,
             drain: Duration::from_secs(10),
         }
@@ -121,6 +137,7 @@ impl Default for Config {
 
 struct Inner {
     config: Config,
+    clock: Clock,
     routes: Arc<dyn Routes>,
     door: Door,
 }
@@ -140,10 +157,17 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A data plane over these routes, behind this door.
+    /// A data plane over these routes, behind this door. It dates its answers by the system's
+    /// clock.
     pub fn new(config: Config, routes: Arc<dyn Routes>, door: Door) -> Self {
+        Self::with_clock(config, routes, door, Clock::system())
+    }
+
+    /// A data plane with a clock of its own.
+    pub fn with_clock(config: Config, routes: Arc<dyn Routes>, door: Door, clock: Clock) -> Self {
         let inner = Inner {
             config,
+            clock,
             routes,
             door,
         };
@@ -173,7 +197,7 @@ impl Proxy {
 
     async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, seat: Seat) {
         let Some(permit) = self.inner.door.connect(peer.ip()) else {
-            turn_away(stream).await;
+            turn_away(stream, self.inner.config.half_closed).await;
             return;
         };
         // The tunnel that a connection becomes counts as well.
@@ -189,7 +213,7 @@ impl Proxy {
                 Err(_) => pending().await,
             }
             // What was answered already may still leave.
-            sleep(GONE).await;
+            sleep(self.inner.config.half_closed).await;
         };
         let paced = Paced::new(stream, self.clone());
         let served = tokio::select! {
@@ -216,6 +240,10 @@ impl Proxy {
         &self.inner.config
     }
 
+    fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
     /// Answers a request, with the target's response or the hub's own.
     async fn answer(&self, asked: Asked) -> Response<ProxyBody> {
         match self.carry(asked).await {
@@ -228,8 +256,8 @@ impl Proxy {
     }
 }
 
-/// Tells a client that it has as many connections as it may have.
-async fn turn_away(mut stream: TcpStream) {
+/// Tells a client that it has as many connections as it may have, and gives it `time` to read that.
+async fn turn_away(mut stream: TcpStream, time: Duration) {
     let told = async {
         stream.write_all(TURNED_AWAY).await?;
         stream.shutdown().await?;
@@ -237,7 +265,7 @@ async fn turn_away(mut stream: TcpStream) {
         while stream.read(&mut [0; 1024]).await? > 0 {}
         Ok::<_, std::io::Error>(())
     };
-    let _ = timeout(GONE, told).await;
+    let _ = timeout(time, told).await;
 }
 
 /// A browser that is connected without TLS.

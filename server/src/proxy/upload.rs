@@ -69,7 +69,7 @@ async fn carry(
             Ok(bytes) => sender.send(bytes).await,
             Err(frame) => match frame.into_trailers() {
                 Ok(trailers) => {
-                    let trailers = Message::Trailers(head::lines(&trailers));
+                    let trailers = Message::Trailers(head::trailer_lines(&trailers));
                     operation.send_message(kind::encode(&trailers)).await
                 }
                 Err(_) => Ok(()),
