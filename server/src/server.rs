@@ -39,7 +39,7 @@ use crate::ca::{Ca, CaError, CaOptions, SignError};
 use crate::clock::Clock;
 use crate::enroll::{self, EnrollConfig};
 use crate::hub::{Addresses, Hub};
-use crate::proxy::{self, Door, LedgerRoutes, Proxy};
+use crate::proxy::{self, Door, LedgerRoutes, Proxy, Quotas};
 use crate::secret::{HubSecret, SecretError};
 use crate::sessions::{self, LocalNode, SessionConfig, Sessions};
 use crate::store::{Execution, Store, StoreError};
@@ -61,6 +61,8 @@ pub struct Config {
     pub advertise: Vec<String>,
     /// The domain of exposures with a name.
     pub domain: Option<String>,
+    /// What browsers may have at most.
+    pub quotas: Quotas,
     /// The file of the hub's secret, if not the one in `data_dir`.
     pub secret_file: Option<PathBuf>,
     /// Certificate and key of the API, in PEM.
@@ -85,6 +87,7 @@ impl Config {
             proxy_listen: Some(any),
             advertise: vec![Ipv4Addr::LOCALHOST.to_string()],
             domain: None,
+            quotas: Quotas::default(),
             secret_file: None,
             api_tls: None,
             sessions: SessionConfig::default(),
@@ -340,7 +343,7 @@ impl Server {
             let token = api::ApiToken::load_or_create(&config.data_dir.join(api::TOKEN_FILE));
             let token = token.map_err(api::ApiError::from)?;
             let users = Arc::new(proxy::Operator::new(token));
-            let door = Door::new(&secret, users, proxy::Quotas::default());
+            let door = Door::new(&secret, users, config.quotas);
             let proxy = proxy(&hub, config.domain.clone(), door);
             let mut stopping = stopping.clone();
             serving.spawn(async move {

@@ -5,6 +5,7 @@
 //! struct is turned into the component's own configuration.
 
 mod agent;
+mod limits;
 mod server;
 
 use std::io::IsTerminal as _;
@@ -15,6 +16,7 @@ use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
 pub use agent::{AgentSettings, RuntimeKind, platform, runtime, system_parts};
+pub use limits::Limits;
 pub use server::ServerSettings;
 
 /// Reads a TOML file; without one nothing is set.

@@ -11,6 +11,7 @@ use hub_protocol::ports;
 use hub_quic::endpoint::UdpNetwork;
 use serde::Deserialize;
 
+use super::limits::Limits;
 use super::{RuntimeKind, default_data_dir, hostname, read_file};
 use crate::local;
 
@@ -84,6 +85,9 @@ pub struct ServerSettings {
     /// What else the hub may do there: a table of the file, see docs/policy.md.
     #[arg(skip)]
     pub local_policy: Option<Rules>,
+    /// What browsers may have at most: a table of the file, see docs/expose.md.
+    #[arg(skip)]
+    pub limits: Option<Limits>,
     /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
     #[arg(long, env = "HUB_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub no_gso: Option<bool>,
@@ -125,6 +129,7 @@ impl ServerSettings {
             local_runtime: self.local_runtime.or(file.local_runtime),
             local_allow_docker_api: self.local_allow_docker_api.or(file.local_allow_docker_api),
             local_policy: self.local_policy.or(file.local_policy),
+            limits: self.limits.or(file.limits),
             no_gso: self.no_gso.or(file.no_gso),
             log: self.log.or(file.log),
         }
@@ -157,6 +162,7 @@ impl ServerSettings {
             proxy_listen: Some(self.proxy_listen.unwrap_or(any(ports::BROWSERS))),
             advertise,
             domain: self.domain,
+            quotas: self.limits.unwrap_or_default().quotas(),
             secret_file: self.secret_file,
             api_tls,
             data_dir,

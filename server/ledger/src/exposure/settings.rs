@@ -23,8 +23,8 @@ pub struct Settings {
     pub max_body: Option<u64>,
     /// Requests in flight, of TCP and UDP connections and flows: 1 to [`MAX_REQUESTS`].
     pub max_requests: Option<u32>,
-    /// Sessions that each replica takes at once: 1 to [`MAX_SESSIONS`]. A request is one until it is
-    /// answered, a WebSocket until it ends.
+    /// Sessions that each replica takes at once: 1 to [`MAX_SESSIONS`]. A WebSocket, or whatever else a
+    /// request is upgraded to, is one until it ends.
     pub max_sessions: Option<u32>,
     /// Requests a second that each client address may begin: 1 to [`MAX_RATE`].
     pub rate: Option<u32>,
