@@ -3,7 +3,8 @@
 //! ```text
 //! ledger --certificate + sealed key--> Ca <--hub's secret
 //!                                       |--sign_node: request of a node -> client certificate
-//!                                       `--sign_hub:  names of the hub  -> chain + key
+//!                                       |--sign_hub:  names of the hub  -> chain + key
+//!                                       `--sign_site: names of its data plane -> chain + key
 //! ```
 //!
 //! The CA is made once per deployment and lives in the ledger, its key sealed under the hub's
@@ -177,7 +178,7 @@ pub struct IssuedCertificate {
 pub struct HubIdentity {
     /// The certificate and that of the CA, by whose fingerprint a joining node knows the hub.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Its Ed25519 key.
+    /// Its key.
     pub key: PrivateKeyDer<'static>,
     /// When to make the next one: halfway to its end.
     pub renew_at: Timestamp,
@@ -338,21 +339,59 @@ impl Ca {
     /// same sizes in every run of a simulation.
     pub fn sign_hub(&self, names: &[String], now: Timestamp) -> Result<HubIdentity, SignError> {
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
+        let mut subjects = vec![SanType::DnsName(HUB_NAME.try_into()?)];
+        for name in names {
+            subjects.push(subject_name(name)?);
+        }
+        let identity = self.sign_server(&key, HUB_NAME, subjects, now)?;
+        certificate::hub(&identity.chain[0]).map_err(unusable)?;
+        Ok(identity)
+    }
+
+    /// Makes a key for the hub's data plane and signs a certificate for these names: IP addresses
+    /// and DNS names, which may begin with `*.`. It cannot pass for the hub's own.
+    ///
+    /// The key is one of ECDSA P-256, since browsers know no Ed25519.
+    pub fn sign_site(&self, names: &[String], now: Timestamp) -> Result<HubIdentity, SignError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut subjects = Vec::new();
+        for name in names {
+            let plain = name.strip_prefix("*.").unwrap_or(name);
+            let subject = subject_name(plain).map_err(|_| SignError::Name(name.clone()))?;
+            subjects.push(match subject {
+                SanType::DnsName(_) => SanType::DnsName(name.as_str().try_into()?),
+                _ if plain != name => return Err(SignError::Name(name.clone())),
+                address => address,
+            });
+        }
+        let identity = self.sign_server(&key, "Hub data plane", subjects, now)?;
+        match certificate::hub(&identity.chain[0]) {
+            Ok(()) => Err(SignError::Name(HUB_NAME.to_owned())),
+            Err(_) => Ok(identity),
+        }
+    }
+
+    fn sign_server(
+        &self,
+        key: &KeyPair,
+        common_name: &str,
+        subjects: Vec<SanType>,
+        now: Timestamp,
+    ) -> Result<HubIdentity, SignError> {
         let mut serial = [0; 16];
         getrandom::fill(&mut serial).map_err(|error| SignError::Crypto(error.to_string()))?;
         let (mut params, not_before, not_after) =
             self.leaf(Serial::from_random(serial), now, HUB_VALIDITY)?;
-        params.distinguished_name.push(DnType::CommonName, HUB_NAME);
-        params.subject_alt_names = vec![SanType::DnsName(HUB_NAME.try_into()?)];
-        for name in names {
-            let name = subject_name(name)?;
-            if !params.subject_alt_names.contains(&name) {
-                params.subject_alt_names.push(name);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        for subject in subjects {
+            if !params.subject_alt_names.contains(&subject) {
+                params.subject_alt_names.push(subject);
             }
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let der = CertificateDer::from(params.signed_by(&key, &self.issuer)?);
-        certificate::hub(&der).map_err(unusable)?;
+        let der = CertificateDer::from(params.signed_by(key, &self.issuer)?);
         Ok(HubIdentity {
             chain: vec![der, self.certificate.clone()],
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),

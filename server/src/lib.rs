@@ -26,5 +26,6 @@ pub mod secret;
 pub mod server;
 pub mod sessions;
 pub mod store;
+pub mod tls;
 
-pub use server::{Config, Parts, Server};
+pub use server::{Config, Parts, ProxyTls, Server};

@@ -5,10 +5,12 @@
 //! agents      UDP  hub/1         -> sessions   client certificate demanded in the handshake
 //! enrollment  UDP  hub-enroll/1  -> enroll     strangers with a token; budgets of its own
 //! operators   TCP  HTTP          -> api        bearer token
-//! browsers    TCP  HTTP          -> proxy      what is exposed, and nothing else
+//! browsers    TCP  HTTP, TLS     -> proxy      what is exposed, and nothing else
 //! ```
 //!
 //! Where it is told to, it takes its own machine for a node, too: see [`Server::local_node`].
+
+mod site;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -39,10 +41,29 @@ use crate::ca::{Ca, CaError, CaOptions, SignError};
 use crate::clock::Clock;
 use crate::enroll::{self, EnrollConfig};
 use crate::hub::{Addresses, Hub};
-use crate::proxy::{self, Door, LedgerRoutes, Proxy, Quotas};
+use crate::proxy::{self, Door, LedgerRoutes, Proxy, Quotas, Trusted};
 use crate::secret::{HubSecret, SecretError};
 use crate::sessions::{self, LocalNode, SessionConfig, Sessions};
 use crate::store::{Execution, Store, StoreError};
+use site::Site;
+
+/// The certificate of the data plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ProxyTls {
+    /// None: it is served in the clear.
+    #[default]
+    Off,
+    /// From the files of a chain and its key, both PEM, which are followed.
+    Files {
+        /// The chain's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+    },
+    /// One that the hub's CA signs, for those who trust it: the names that are advertised, the
+    /// domain and all under it, and this machine for itself.
+    HubCa,
+}
 
 /// What a hub is told.
 #[derive(Debug, Clone)]
@@ -63,6 +84,14 @@ pub struct Config {
     pub domain: Option<String>,
     /// What browsers may have at most.
     pub quotas: Quotas,
+    /// How browsers know where they are.
+    pub proxy_tls: ProxyTls,
+    /// Where browsers that come in the clear are sent to TLS; TCP.
+    pub proxy_redirect_listen: Option<SocketAddr>,
+    /// The proxies in front of the data plane whose word about clients is taken.
+    pub trusted_proxies: Trusted,
+    /// Whether these begin each connection with a header of the PROXY protocol.
+    pub proxy_protocol: bool,
     /// The file of the hub's secret, if not the one in `data_dir`.
     pub secret_file: Option<PathBuf>,
     /// Certificate and key of the API, in PEM.
@@ -88,6 +117,10 @@ impl Config {
             advertise: vec![Ipv4Addr::LOCALHOST.to_string()],
             domain: None,
             quotas: Quotas::default(),
+            proxy_tls: ProxyTls::Off,
+            proxy_redirect_listen: None,
+            trusted_proxies: Trusted::default(),
+            proxy_protocol: false,
             secret_file: None,
             api_tls: None,
             sessions: SessionConfig::default(),
@@ -146,6 +179,9 @@ pub enum StartError {
     /// TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The data plane's certificate.
+    #[error(transparent)]
+    Files(#[from] crate::tls::TlsError),
     /// The API.
     #[error(transparent)]
     Api(#[from] api::ApiError),
@@ -172,6 +208,9 @@ pub struct Bound {
     pub api: Option<SocketAddr>,
     /// For browsers; TCP.
     pub proxy: Option<SocketAddr>,
+    /// For browsers that are sent to TLS; TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect: Option<SocketAddr>,
     /// The fingerprint of the CA.
     pub ca: Fingerprint,
 }
@@ -308,19 +347,20 @@ impl Server {
         })?;
         let api_listener = listen_tcp("operators", config.api_listen).await?;
         let proxy_listener = listen_tcp("browsers", config.proxy_listen).await?;
+        let redirect_listener =
+            listen_tcp("browsers without TLS", config.proxy_redirect_listen).await?;
+        let site = Site::open(&config, &ca, now)?;
 
         // Everything is bound: this hub is the one.
         store.mark_all_away(now).await?;
         let local = |endpoint: &Endpoint, asked| endpoint.local_addr().unwrap_or(asked);
+        let tcp = |listener: &Option<TcpListener>| listener.as_ref()?.local_addr().ok();
         let bound = Bound {
             agents: local(&agents, config.agent_listen),
             enrollment: local(&enrollment, config.enroll_listen),
-            api: api_listener
-                .as_ref()
-                .and_then(|listener| listener.local_addr().ok()),
-            proxy: proxy_listener
-                .as_ref()
-                .and_then(|listener| listener.local_addr().ok()),
+            api: tcp(&api_listener),
+            proxy: tcp(&proxy_listener),
+            redirect: tcp(&redirect_listener),
             ca: ca.fingerprint(),
         };
         let addresses = addresses(&config, &bound);
@@ -339,19 +379,37 @@ impl Server {
             let api = api::Api::new(hub.clone(), &config.data_dir, config.api_tls.as_ref())?;
             serving.spawn(api.serve(listener, stopping.clone())?);
         }
-        if let Some(listener) = proxy_listener {
-            let token = api::ApiToken::load_or_create(&config.data_dir.join(api::TOKEN_FILE));
-            let token = token.map_err(api::ApiError::from)?;
-            let users = Arc::new(proxy::Operator::new(token));
-            let door = Door::new(&secret, users, config.quotas);
-            let proxy = proxy(&hub, config.domain.clone(), door);
-            let mut stopping = stopping.clone();
+        let token = api::ApiToken::load_or_create(&config.data_dir.join(api::TOKEN_FILE));
+        let token = token.map_err(api::ApiError::from)?;
+        let users = Arc::new(proxy::Operator::new(token));
+        let door = Door::new(&secret, users, config.quotas);
+        let proxy = proxy(
+            &hub,
+            proxy::Config {
+                domain: config.domain.clone(),
+                trusted: config.trusted_proxies.clone(),
+                proxy_protocol: config.proxy_protocol,
+                certificates: site.as_ref().map(Site::certificates),
+                ..proxy::Config::default()
+            },
+            door,
+        );
+        let stopped = |mut stopping: watch::Receiver<bool>| async move {
+            let _ = stopping.wait_for(|stop| *stop).await;
+        };
+        if let (Some(listener), Some(address)) = (redirect_listener, bound.proxy) {
+            let (proxy, stopped) = (proxy.clone(), stopped(stopping.clone()));
             serving.spawn(async move {
-                let stopped = async {
-                    let _ = stopping.wait_for(|stop| *stop).await;
-                };
-                proxy.serve(listener, stopped).await;
+                let redirects = proxy.serve_redirects(listener, address.port(), stopped);
+                redirects.await;
             });
+        }
+        if let Some(listener) = proxy_listener {
+            let stopped = stopped(stopping.clone());
+            serving.spawn(async move { proxy.serve(listener, stopped).await });
+        }
+        if let Some(site) = site {
+            tasks.spawn(site.keep(ca.clone(), clock.clone()));
         }
         let enroll = EnrollConfig {
             operational: Some(addresses.agents),
@@ -373,13 +431,15 @@ impl Server {
             sessions,
             config.sessions,
         ));
-        tasks.spawn(keep_certified(
-            ca,
-            certificate,
-            config.advertise,
-            clock,
-            renew_at,
-        ));
+        let names = config.advertise;
+        let renew = move |now| {
+            let (credentials, next) = hub_certificate(&ca, &names, now)?;
+            certificate.replace(credentials)?;
+            Ok::<_, StartError>(next)
+        };
+        tasks.spawn(async move {
+            match site::keep_signed("the hub's", clock, renew_at, renew).await {}
+        });
         Ok(Self {
             hub,
             bound,
@@ -460,12 +520,8 @@ impl Server {
 }
 
 /// The data plane of this hub, behind this door.
-pub fn proxy(hub: &Hub, domain: Option<String>, door: Door) -> Proxy {
+pub fn proxy(hub: &Hub, config: proxy::Config, door: Door) -> Proxy {
     let routes = LedgerRoutes::new(hub);
-    let config = proxy::Config {
-        domain,
-        ..proxy::Config::default()
-    };
     Proxy::with_clock(config, Arc::new(routes), door, hub.clock().clone())
 }
 
@@ -481,38 +537,6 @@ fn hub_certificate(
     ))
 }
 
-/// Makes the hub's certificate anew at half its life, for as long as the hub runs.
-async fn keep_certified(
-    ca: Arc<Ca>,
-    certificate: HubCertificate,
-    names: Vec<String>,
-    clock: Clock,
-    mut renew_at: hub_ledger::Timestamp,
-) {
-    loop {
-        // In steps, so that a clock that is set is noticed.
-        let wait = clock.until(renew_at).min(Duration::from_secs(3600));
-        if !wait.is_zero() {
-            sleep(wait).await;
-            continue;
-        }
-        let renewed = hub_certificate(&ca, &names, clock.now()).and_then(|(credentials, next)| {
-            certificate.replace(credentials)?;
-            Ok(next)
-        });
-        match renewed {
-            Ok(next) => {
-                tracing::info!("the hub's certificate was made anew");
-                renew_at = next;
-            }
-            Err(error) => {
-                tracing::error!(%error, "the hub's certificate could not be made anew");
-                sleep(Duration::from_secs(3600)).await;
-            }
-        }
-    }
-}
-
 fn addresses(config: &Config, bound: &Bound) -> Addresses {
     let name = config
         .advertise
@@ -523,9 +547,13 @@ fn addresses(config: &Config, bound: &Bound) -> Addresses {
         Ok(IpAddr::V6(address)) => format!("[{address}]"),
         _ => name,
     };
+    let scheme = match config.proxy_tls {
+        ProxyTls::Off => "http",
+        ProxyTls::Files { .. } | ProxyTls::HubCa => "https",
+    };
     let data_plane = bound
         .proxy
-        .map(|proxy| format!("http://{host}:{}", proxy.port()));
+        .map(|proxy| format!("{scheme}://{host}:{}", proxy.port()));
     let domain = config.domain.as_ref().zip(bound.proxy);
     Addresses {
         agents: format!("{host}:{}", bound.agents.port()),

@@ -26,11 +26,15 @@ pub(super) fn status(status: &Status) -> String {
             .iter()
             .map(|url| ("Browsers", url.clone())),
     );
+    let scheme = status.data_plane.as_deref().unwrap_or_default();
+    let scheme = scheme
+        .split_once("://")
+        .map_or("http", |(scheme, _)| scheme);
     rows.extend(
         status
             .domain
             .iter()
-            .map(|domain| ("Names", format!("http://NAME.{domain}/"))),
+            .map(|domain| ("Names", format!("{scheme}://NAME.{domain}/"))),
     );
     let lines: Vec<_> = rows
         .iter()

@@ -9,6 +9,8 @@ use clap::Parser;
 use hub_agent::policy::{Policy, Rules, Source};
 use hub_protocol::ports;
 use hub_quic::endpoint::UdpNetwork;
+use hub_server::ProxyTls;
+use hub_server::proxy::{Prefix, Trusted};
 use serde::Deserialize;
 
 use super::limits::Limits;
@@ -60,6 +62,34 @@ pub struct ServerSettings {
     /// The domain under which exposures with a name are reached: NAME.DOMAIN
     #[arg(long, env = "HUB_DOMAIN", value_name = "DOMAIN")]
     pub domain: Option<String>,
+    /// The certificate chain of the data plane, in PEM: browsers are then served over TLS. Read anew
+    /// when it changes.
+    #[arg(long, env = "HUB_PROXY_TLS_CERT", value_name = "FILE")]
+    pub proxy_tls_cert: Option<PathBuf>,
+    /// The key of the data plane's certificate, in PEM.
+    #[arg(long, env = "HUB_PROXY_TLS_KEY", value_name = "FILE")]
+    pub proxy_tls_key: Option<PathBuf>,
+    /// Serve browsers over TLS with a certificate of the hub's own CA, DATA_DIR/ca.pem: for
+    /// development, where browsers can be told to trust it.
+    #[arg(long, env = "HUB_PROXY_TLS_HUB_CA", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub proxy_tls_hub_ca: Option<bool>,
+    /// Where browsers that come without TLS are sent to the data plane's: TCP, as port 80.
+    #[arg(long, env = "HUB_PROXY_REDIRECT_LISTEN", value_name = "ADDR")]
+    pub proxy_redirect_listen: Option<SocketAddr>,
+    /// An address or network (192.0.2.0/24) of proxies in front of the data plane, whose word about
+    /// clients is taken (X-Forwarded-For and the like); may be repeated.
+    #[arg(
+        long,
+        env = "HUB_TRUSTED_PROXIES",
+        value_name = "NETWORK",
+        value_delimiter = ','
+    )]
+    #[serde(default)]
+    pub trusted_proxies: Vec<Prefix>,
+    /// Demand a header of the PROXY protocol, version 1 or 2, at the start of each connection to the
+    /// data plane. Connections from others than the trusted proxies are refused.
+    #[arg(long, env = "HUB_PROXY_PROTOCOL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub proxy_protocol: Option<bool>,
     /// A file to write the bound addresses and the CA fingerprint to, as JSON, once all listen.
     #[arg(long, env = "HUB_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -121,6 +151,16 @@ impl ServerSettings {
                 self.advertise
             },
             domain: self.domain.or(file.domain),
+            proxy_tls_cert: self.proxy_tls_cert.or(file.proxy_tls_cert),
+            proxy_tls_key: self.proxy_tls_key.or(file.proxy_tls_key),
+            proxy_tls_hub_ca: self.proxy_tls_hub_ca.or(file.proxy_tls_hub_ca),
+            proxy_redirect_listen: self.proxy_redirect_listen.or(file.proxy_redirect_listen),
+            trusted_proxies: if self.trusted_proxies.is_empty() {
+                file.trusted_proxies
+            } else {
+                self.trusted_proxies
+            },
+            proxy_protocol: self.proxy_protocol.or(file.proxy_protocol),
             ready_file: self.ready_file.or(file.ready_file),
             secret_file: self.secret_file.or(file.secret_file),
             api_tls_cert: self.api_tls_cert.or(file.api_tls_cert),
@@ -152,6 +192,25 @@ impl ServerSettings {
             (None, None) => None,
             _ => bail!("--api-tls-cert and --api-tls-key go together"),
         };
+        let hub_ca = self.proxy_tls_hub_ca.unwrap_or(false);
+        let proxy_tls = match (self.proxy_tls_cert, self.proxy_tls_key, hub_ca) {
+            (Some(certificate), Some(key), false) => ProxyTls::Files { certificate, key },
+            (None, None, true) => ProxyTls::HubCa,
+            (None, None, false) => ProxyTls::Off,
+            (_, _, true) => bail!("--proxy-tls-hub-ca goes without a certificate of your own"),
+            _ => bail!("--proxy-tls-cert and --proxy-tls-key go together"),
+        };
+        if self.proxy_redirect_listen.is_some() && proxy_tls == ProxyTls::Off {
+            bail!(
+                "--proxy-redirect-listen sends browsers to TLS, and there is none: add --proxy-tls-cert and --proxy-tls-key"
+            );
+        }
+        let proxy_protocol = self.proxy_protocol.unwrap_or(false);
+        if proxy_protocol && self.trusted_proxies.is_empty() {
+            bail!(
+                "--proxy-protocol is taken from trusted proxies only: name them with --trusted-proxies"
+            );
+        }
         Ok(hub_server::Config {
             agent_listen: self.agent_listen.unwrap_or(any(ports::AGENTS)),
             enroll_listen: self.enroll_listen.unwrap_or(any(ports::ENROLLMENT)),
@@ -163,6 +222,10 @@ impl ServerSettings {
             advertise,
             domain: self.domain,
             quotas: self.limits.unwrap_or_default().quotas(),
+            proxy_tls,
+            proxy_redirect_listen: self.proxy_redirect_listen,
+            trusted_proxies: Trusted::new(self.trusted_proxies),
+            proxy_protocol,
             secret_file: self.secret_file,
             api_tls,
             data_dir,
@@ -223,6 +286,41 @@ mod tests {
         assert_eq!(config.advertise, ["a"]);
         let error = toml::from_str::<ServerSettings>("agents_listen = \"x\"").unwrap_err();
         assert!(error.to_string().contains("agents_listen"), "{error}");
+    }
+
+    #[test]
+    fn what_stands_before_the_data_plane_is_set_in_one_piece() {
+        let read = |flags: &[&str], file: &str| {
+            let given = ServerSettings::parse_from([&["hub-server"], flags].concat());
+            given.or(toml::from_str(file).unwrap()).configuration()
+        };
+        let plain = read(&[], "").unwrap();
+        assert_eq!(plain.proxy_tls, ProxyTls::Off);
+        assert!(plain.trusted_proxies.is_nobody() && !plain.proxy_protocol);
+        let file = "proxy_tls_cert = \"c\"\nproxy_tls_key = \"k\"\nproxy_protocol = true\n\
+                    trusted_proxies = [\"10.0.0.0/8\", \"::1\"]";
+        let config = read(&["--proxy-redirect-listen", "0.0.0.0:80"], file).unwrap();
+        let files = ProxyTls::Files {
+            certificate: "c".into(),
+            key: "k".into(),
+        };
+        assert_eq!(config.proxy_tls, files);
+        assert!(config.proxy_protocol);
+        assert!(config.trusted_proxies.contains([10, 9, 8, 7].into()));
+        for (flags, about) in [
+            (&["--proxy-tls-cert", "c"][..], "--proxy-tls-key"),
+            (&["--proxy-redirect-listen", "0.0.0.0:80"], "there is none"),
+            (&["--proxy-protocol"], "--trusted-proxies"),
+            (
+                &["--proxy-tls-hub-ca", "--proxy-tls-key", "k"],
+                "of your own",
+            ),
+        ] {
+            let error = read(flags, "").unwrap_err().to_string();
+            assert!(error.contains(about), "{error}");
+        }
+        let wrong = toml::from_str::<ServerSettings>("trusted_proxies = [\"10.0.0.1/8\"]");
+        assert!(wrong.unwrap_err().to_string().contains("10.0.0.0/8"));
     }
 
     #[test]

@@ -8,14 +8,17 @@
 mod bodies;
 mod broken;
 mod chromium;
+mod clients;
 mod connections;
 mod corners;
 mod door;
 mod hostile;
+mod http2;
 mod interim;
 mod messages;
 mod peers;
 mod refusals;
+mod secured;
 mod serving;
 mod silence;
 mod smuggling;

@@ -52,8 +52,8 @@ fn a_request_by_token_loses_its_prefix_and_says_where_it_came_from() {
             ("x-forwarded-host", &["hub:7480"]),
             ("x-forwarded-proto", &["http"]),
             ("x-forwarded-prefix", &[&prefix]),
-            ("forwarded", &[]),
-            ("x-real-ip", &[]),
+            ("forwarded", &["for=127.0.0.1;host=\"hub:7480\";proto=http"]),
+            ("x-real-ip", &["127.0.0.1"]),
             ("content-length", &[]),
             ("transfer-encoding", &[]),
         ] {

@@ -121,15 +121,29 @@ pub struct World {
 impl World {
     /// Over loopback, with the target on this TCP port.
     pub async fn real(port: u16) -> Self {
-        Self::guarded(port, Quotas::default()).await
+        Self::real_with(port, |_| {}).await
+    }
+
+    /// As [`World::real`], with other settings of the data plane.
+    pub async fn real_with(port: u16, change: impl FnOnce(&mut Config)) -> Self {
+        Self::honest(Self::real_alone(port, change).await)
+    }
+
+    /// As [`World::real_with`], with nobody who carries out what the agent is asked.
+    pub async fn real_alone(port: u16, change: impl FnOnce(&mut Config)) -> Self {
+        Self::real_new(port, Quotas::default(), change).await
     }
 
     /// As [`World::real`], with these quotas.
     pub async fn guarded(port: u16, quotas: Quotas) -> Self {
+        Self::honest(Self::real_new(port, quotas, |_| {}).await)
+    }
+
+    async fn real_new(port: u16, quotas: Quotas, change: impl FnOnce(&mut Config)) -> Self {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let udp = UdpNetwork::default();
         let dial = Arc::new(Direct);
-        Self::honest(Self::new([&udp, &udp], [local, local], port, dial, quotas).await)
+        Self::new([&udp, &udp], [local, local], port, dial, quotas, change).await
     }
 
     /// Over a simulated network that only takes 20 ms each way, with targets that `dial` makes.
@@ -152,7 +166,15 @@ impl World {
         });
         let locals = [([203, 0, 113, 1], 0), ([203, 0, 113, 2], 0)].map(SocketAddr::from);
         let quotas = Quotas::default();
-        Self::new([&networks[0], &networks[1]], locals, 80, dial, quotas).await
+        Self::new(
+            [&networks[0], &networks[1]],
+            locals,
+            80,
+            dial,
+            quotas,
+            |_| {},
+        )
+        .await
     }
 
     async fn new(
@@ -161,6 +183,7 @@ impl World {
         port: u16,
         dial: Arc<dyn Dial>,
         quotas: Quotas,
+        change: impl FnOnce(&mut Config),
     ) -> Self {
         let (server_tls, client_tls) = tls();
         let (hub_side, agent_side) = (Transport::hub(windows()), Transport::agent(windows()));
@@ -199,10 +222,11 @@ impl World {
                 at: Timestamp::from_millis(0),
             })),
         });
-        let config = Config {
+        let mut config = Config {
             domain: Some(DOMAIN.to_owned()),
             ..Config::default()
         };
+        change(&mut config);
         let operator = ApiToken::random().unwrap();
         let users = Arc::new(Operator::new(operator.clone()));
         let door = Door::new(&HubSecret::from_bytes([8; 32]), users, quotas);
@@ -262,12 +286,18 @@ impl World {
         }
     }
 
-    /// A browser over TCP, connected to the data plane as the program serves it.
-    pub async fn browser(&self) -> TcpStream {
+    /// Serves the data plane as the program does, and says where.
+    pub async fn serve(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let proxy = self.proxy.clone();
         tokio::spawn(async move { proxy.serve(listener, std::future::pending()).await });
+        address
+    }
+
+    /// A browser over TCP, connected to the data plane as the program serves it.
+    pub async fn browser(&self) -> TcpStream {
+        let address = self.serve().await;
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         stream

@@ -25,7 +25,7 @@ use hub_quic::operation::{Ended, Operation};
 use hub_server::ca::{CaOptions, SignatureLength};
 use hub_server::clock::Clock;
 use hub_server::hub::{AskError, Hub};
-use hub_server::proxy::{Door, Nobody, Proxy, Quotas};
+use hub_server::proxy::{self, Door, Nobody, Proxy, Quotas};
 use hub_server::secret::HubSecret;
 use hub_server::store::{Execution, Store};
 use hub_server::{Config, Parts, Server};
@@ -192,7 +192,7 @@ impl World {
             Arc::new(Nobody),
             Quotas::default(),
         );
-        let proxy = hub_server::server::proxy(server.hub(), None, door);
+        let proxy = hub_server::server::proxy(server.hub(), proxy::Config::default(), door);
         Self {
             net,
             server,

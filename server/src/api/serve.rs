@@ -3,7 +3,7 @@
 //! Each connection is served by us because handlers need to know when the client hangs up, which
 //! only the socket itself tells: see `crate::hangup`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
@@ -13,8 +13,6 @@ use hyper::body::Incoming;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,6 +22,8 @@ use tokio_rustls::TlsAcceptor;
 use super::client::Client;
 use crate::hangup::Hangup;
 use crate::seats::{self, Limits, Seat};
+pub use crate::tls::TlsError;
+use crate::tls::{Files, Followed, LOOK_EVERY, server_config};
 
 /// How many connections are served at once, execs among them; further ones wait in the kernel.
 const MAX_CONNECTIONS: u32 = 1024;
@@ -36,7 +36,10 @@ const MAX_HEAD: usize = 128 * 1024;
 
 /// A certificate and its key, ready for the API's connections.
 #[derive(Clone)]
-pub struct Tls(TlsAcceptor);
+pub struct Tls {
+    acceptor: TlsAcceptor,
+    files: Followed,
+}
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,69 +47,21 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Why there is no TLS for the API.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file is missing, or is no PEM of its kind.
-    #[error("{what} {}: {reason}", .path.display())]
-    File {
-        /// What it should hold.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The two do not go together, or the key is of a kind that is not known.
-    #[error(
-        "the API's certificate {} and key {} can't be used: {reason}",
-        .certificate.display(), .key.display()
-    )]
-    Unusable {
-        /// The certificate's file.
-        certificate: PathBuf,
-        /// The key's file.
-        key: PathBuf,
-        /// What is wrong with them.
-        reason: String,
-    },
-}
-
 impl Tls {
     /// Reads a certificate chain and a key, both PEM.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let file = |what, path: &Path, reason: String| TlsError::File {
-            what,
-            path: path.to_owned(),
-            reason,
-        };
-        let unreadable = |error: rustls::pki_types::pem::Error| {
-            file("the API's certificate", certificate, error.to_string())
-        };
-        let chain = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(unreadable)?;
-        if chain.is_empty() {
-            let reason = "there is no certificate in it".to_owned();
-            return Err(file("the API's certificate", certificate, reason));
-        }
-        let private = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| file("the API's key", key, error.to_string()))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .and_then(|builder| {
-                builder
-                    .with_no_client_auth()
-                    .with_single_cert(chain, private)
-            });
-        let mut config = config.map_err(|error| TlsError::Unusable {
+        let files = Files {
+            whose: "the API's",
             certificate: certificate.to_owned(),
             key: key.to_owned(),
-            reason: error.to_string(),
-        })?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        };
+        let files = files.load()?;
+        let certificate = Arc::new(files.certificate().clone());
+        let config = Arc::new(server_config(certificate, &[b"http/1.1"]));
+        Ok(Self {
+            acceptor: TlsAcceptor::from(config),
+            files,
+        })
     }
 }
 
@@ -122,21 +77,28 @@ pub(super) async fn serve(
         connections: MAX_CONNECTIONS,
         drain: GRACE,
     };
-    seats::serve(listener, limits, shutdown, |stream, remote, seat| {
-        let connection = connection(stream, router.clone(), tls.clone(), seat);
+    let acceptor = tls.as_ref().map(|tls| tls.acceptor.clone());
+    let serving = seats::serve(listener, limits, shutdown, |stream, remote, seat| {
+        let connection = connection(stream, router.clone(), acceptor.clone(), seat);
         async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%remote, %error, "a connection of the API failed");
             }
         }
-    })
-    .await;
+    });
+    match tls {
+        None => serving.await,
+        Some(tls) => tokio::select! {
+            () = serving => {}
+            never = tls.files.follow(LOOK_EVERY) => match never {},
+        },
+    }
 }
 
 async fn connection(
     stream: TcpStream,
     router: Router,
-    tls: Option<Tls>,
+    tls: Option<TlsAcceptor>,
     seat: Seat,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -147,7 +109,7 @@ async fn connection(
     let hangup = Hangup::watch(&stream)?;
     match tls {
         None => http(stream, router, hangup, seat).await,
-        Some(Tls(acceptor)) => {
+        Some(acceptor) => {
             let stream = tokio::select! {
                 stream = timeout(PATIENCE, acceptor.accept(stream)) => stream,
                 // Nothing was asked yet.

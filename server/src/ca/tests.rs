@@ -511,6 +511,31 @@ async fn a_hub_proves_its_names_to_clients_and_is_no_client() {
 }
 
 #[tokio::test]
+async fn a_site_proves_its_names_and_never_passes_for_the_hub() {
+    let ca = load(&store().await).await.unwrap();
+    let names = ["hub.example.com", "*.hub.example.com", "127.0.0.1"].map(str::to_owned);
+    let site = ca.sign_site(&names, NOW).unwrap();
+    for name in ["hub.example.com", "shop.hub.example.com", "127.0.0.1"] {
+        assert_eq!(as_server(&ca, &site.chain, name), Ok(()), "{name}");
+    }
+    for name in [HUB_NAME, "a.b.hub.example.com", "example.com"] {
+        assert!(as_server(&ca, &site.chain, name).is_err(), "{name}");
+    }
+    assert!(certificate::hub(&site.chain[0]).is_err());
+    let certified = crate::tls::Certificate::certified(site.chain, site.key).unwrap();
+    let algorithm = certified.key.algorithm();
+    assert_eq!(
+        algorithm,
+        rustls::SignatureAlgorithm::ECDSA,
+        "browsers know no Ed25519"
+    );
+    for name in ["", "*.", "*.127.0.0.1", "*.*.example.com", "a.*", HUB_NAME] {
+        let refused = ca.sign_site(&[name.to_owned()], NOW).unwrap_err();
+        assert_eq!(refused, SignError::Name(name.to_owned()));
+    }
+}
+
+#[tokio::test]
 async fn with_fixed_signatures_all_certificates_have_one_size() {
     let options = CaOptions {
         signature_length: SignatureLength::Fixed,

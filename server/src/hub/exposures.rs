@@ -235,7 +235,9 @@ impl Hub {
             format!("{}/v1/data/{}/", addresses.data_plane, &*token)
         });
         let by_name = match (&addresses.domain, &exposure.name) {
-            (Some(domain), Some(name)) => Some(format!("http://{name}.{domain}/")),
+            (Some(domain), Some(name)) => {
+                Some(format!("{}://{name}.{domain}/", addresses.scheme()))
+            }
             _ => None,
         };
         let by_address = exposure.listen.map(|address| match exposure.protocol {

@@ -39,10 +39,18 @@ pub struct Addresses {
     pub agents: String,
     /// `HOST:PORT` where machines join.
     pub enrollment: String,
-    /// `http://HOST:PORT` of the data plane, without a slash at the end; empty without one.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of the data plane, without a slash at the end; empty without one.
     pub data_plane: String,
     /// The domain under which exposures with a name are reached, with the data plane's port.
     pub domain: Option<String>,
+}
+
+impl Addresses {
+    /// How the data plane is reached: `http` or `https`.
+    fn scheme(&self) -> &str {
+        let scheme = self.data_plane.split_once("://");
+        scheme.map_or("http", |(scheme, _)| scheme)
+    }
 }
 
 #[derive(Debug)]

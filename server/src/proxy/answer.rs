@@ -117,6 +117,24 @@ impl Answer {
         )
     }
 
+    /// An extended CONNECT for something else than a WebSocket.
+    pub(super) fn unknown_protocol() -> Self {
+        Self::new(
+            StatusCode::NOT_IMPLEMENTED,
+            Hop::BrowserHub,
+            "CONNECT is for WebSockets only here",
+        )
+    }
+
+    /// The target does not speak WebSockets here, or speaks them wrongly.
+    pub(super) fn not_switched() -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            Hop::AgentTarget,
+            "the target did not agree to a WebSocket",
+        )
+    }
+
     /// A head that is too large once it is put together.
     pub(super) fn head_too_large() -> Self {
         Self::new(
@@ -178,11 +196,16 @@ impl Answer {
 
     /// A slash is missing.
     pub(super) fn redirect(location: &str) -> Self {
-        let redirect = Self::new(
-            StatusCode::PERMANENT_REDIRECT,
-            Hop::BrowserHub,
-            "the same with a slash at the end",
-        );
+        Self::elsewhere(location, "the same with a slash at the end")
+    }
+
+    /// The same over TLS.
+    pub(super) fn secured(location: &str) -> Self {
+        Self::elsewhere(location, "this is served over TLS only")
+    }
+
+    fn elsewhere(location: &str, reason: &str) -> Self {
+        let redirect = Self::new(StatusCode::PERMANENT_REDIRECT, Hop::BrowserHub, reason);
         match HeaderValue::try_from(location) {
             Ok(location) => Self {
                 header: Some((LOCATION, location)),

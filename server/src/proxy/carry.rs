@@ -13,10 +13,11 @@ use tokio::time::Duration;
 use super::answer::Answer;
 use super::balance::{self, Places};
 use super::body::ProxyBody;
+use super::client::{Origin, Scheme};
 use super::door::{Entering, Holds, Inside};
 use super::exchange::{self, Exchange, NoHead, UploadBroke};
 use super::front::{Asked, Interim, RequestBody, UpgradeSlot};
-use super::head::{self, Origin};
+use super::head;
 use super::limits::Guarded;
 use super::own::Site;
 use super::place::{Place, place};
@@ -63,6 +64,10 @@ impl Proxy {
         }
         let target = head.uri.path_and_query();
         let target = target.map_or("", |target| target.as_str());
+        let origin = Origin::of(client, &self.inner.config.trusted, &head.headers, host);
+        if let Some(location) = origin.secure_place(target) {
+            return Err(Answer::secured(&location));
+        }
         let domain = self.inner.config.domain.as_deref();
         let (route, prefix, target) = match place(host, target, domain) {
             Place::Exposure {
@@ -75,6 +80,7 @@ impl Proxy {
             Place::UnknownToken => return Err(Answer::unknown_token()),
             Place::Nowhere => return Err(Answer::nowhere()),
         };
+        let origin = origin.under(prefix);
         let by_token = matches!(route, Route::Token(_));
         let resolved = self.resolve(route).await?;
         let entering = Entering {
@@ -83,11 +89,11 @@ impl Proxy {
             head: &head,
             host,
             site: Site {
-                tls: client.scheme == "https",
-                prefix,
+                tls: origin.scheme() == Scheme::Https,
+                prefix: origin.prefix(),
             },
             target,
-            client: client.peer.ip(),
+            client: origin.client(),
             at: resolved.at,
         };
         let length = body.size_hint().exact();
@@ -96,15 +102,10 @@ impl Proxy {
             Ok(inside) => inside,
             Err(own) => return Ok(*own),
         };
-        let origin = Origin {
-            peer: client.peer,
-            scheme: client.scheme,
-            prefix,
-            user: inside.user.as_deref(),
-        };
+        let user = inside.user.as_deref();
         let protocol = upgrade.as_ref().map(|slot| slot.protocol.clone());
         let announced = head::body(&head, length);
-        let asked = head::request(&head, target, origin, host, announced, protocol);
+        let asked = head::request(&head, target, &origin, user, host, announced, protocol);
         let asked = asked.ok_or_else(Answer::head_too_large)?;
         let body = match body {
             Some(body) => Some(self.inner.door.guard(entering.exposure, body, length)?),

@@ -20,8 +20,8 @@
 //! - A front end that drops the answer's future, because the browser is gone, cancels, too.
 
 pub(super) mod http1;
-
-use std::net::SocketAddr;
+pub(super) mod http2;
+mod multiplexed;
 
 use bytes::Bytes;
 use http::{Response, request};
@@ -31,6 +31,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 
+use super::client::Client;
 use crate::seats::Seat;
 
 /// Informational responses that wait for their browser; the core waits for room after that.
@@ -48,15 +49,6 @@ pub(super) struct Asked {
     pub(super) interim: Interim,
     /// Set if the browser wants to upgrade, and may: such a request has no body.
     pub(super) upgrade: Option<UpgradeSlot>,
-}
-
-/// Who asks, and over what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Client {
-    /// The other end of the connection.
-    pub(super) peer: SocketAddr,
-    /// `http` or `https`.
-    pub(super) scheme: &'static str,
 }
 
 /// Why a request's body is not whole. For the log.

@@ -1,7 +1,5 @@
 //! Heads between HTTP as the `http` crate has it, and the wire. Pure.
 
-use std::net::SocketAddr;
-
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use http::{Method, Response, StatusCode, request};
@@ -10,23 +8,11 @@ use hub_protocol::kind::http::{
 };
 use hub_protocol::limits::MAX_HEAD;
 
+use super::client::Origin;
 use super::own;
 
 /// The longest host, in bytes: a DNS name and a port.
 const MAX_HOST: usize = 260;
-
-/// Where a request came in. Not for logs: the prefix holds the token.
-#[derive(Clone, Copy)]
-pub(super) struct Origin<'a> {
-    /// The other end of the connection.
-    pub(super) peer: SocketAddr,
-    /// `http` or `https`.
-    pub(super) scheme: &'static str,
-    /// What was taken off the path's start; empty if nothing was.
-    pub(super) prefix: &'a str,
-    /// Who asks, where the hub knows it.
-    pub(super) user: Option<&'a str>,
-}
 
 /// The one host of a request; empty if it names none, where its version allows that. `None`: there
 /// are several, or it is too long.
@@ -53,34 +39,30 @@ pub(super) fn body(head: &request::Parts, length: Option<u64>) -> Body {
     }
 }
 
-/// The head as it goes to the agent. `None`: it is too large.
+/// The head as it goes to the agent; `user` is who asks, where the hub knows it. `None`: it is too
+/// large.
 pub(super) fn request(
     head: &request::Parts,
     target: &str,
-    origin: Origin<'_>,
+    origin: &Origin,
+    user: Option<&str>,
     host: &str,
     body: Body,
     upgrade: Option<Bytes>,
 ) -> Option<RequestHead> {
     let mut headers = lines(&head.headers);
-    headers.retain(|(name, _)| !replaced(name));
+    headers.retain(|(name, _)| !replaced(name) && !origin.replaces(name));
     let mut add = |name: &'static str, value: &str| {
         let value = Bytes::copy_from_slice(value.as_bytes());
         headers.push((Bytes::from_static(name.as_bytes()), value));
     };
     if !host.is_empty() {
         add(HOST.as_str(), host);
-        add("x-forwarded-host", host);
     }
-    add(
-        "x-forwarded-for",
-        &origin.peer.ip().to_canonical().to_string(),
-    );
-    add("x-forwarded-proto", origin.scheme);
-    if !origin.prefix.is_empty() {
-        add("x-forwarded-prefix", origin.prefix);
+    for (name, value) in origin.lines() {
+        add(name, &value);
     }
-    if let Some(user) = origin.user {
+    if let Some(user) = user {
         add(own::USER_HEADER, user);
     }
     let fits = headers.len() <= MAX_HEADERS && weight(&headers) + target.len() <= MAX_HEAD;
@@ -93,14 +75,10 @@ pub(super) fn request(
     })
 }
 
-/// Headers that the hub does not pass on: it says lengths otherwise, and knows itself where a
-/// request came from.
+/// Headers that the hub does not pass on as they are: it says lengths otherwise. What it says
+/// itself of where a request came from is the [`Origin`]'s.
 fn replaced(name: &[u8]) -> bool {
-    name == HOST.as_str().as_bytes()
-        || name == CONTENT_LENGTH.as_str().as_bytes()
-        || name == b"forwarded"
-        || name == b"x-real-ip"
-        || name.starts_with(b"x-forwarded-")
+    name == HOST.as_str().as_bytes() || name == CONTENT_LENGTH.as_str().as_bytes()
 }
 
 /// The header lines that hold from end to end, without those that nobody outside may set.

@@ -20,6 +20,8 @@
 //! | --- | --- |
 //! | `front` | the versions of HTTP that browsers speak, and what they hand to the core here |
 //! | `place`, `head`, `own` | the rules of hosts, paths and headers, without I/O |
+//! | `client`, `forwarded`, `proxy_protocol` | who asks, by what trusted proxies say, without I/O |
+//! | `entry` | what comes before HTTP on a connection |
 //! | [`door`](Door) | who gets in, and whether there is room: what is remembered of it |
 //! | `access`, `session_cookie`, `page`, `limits`, `balance` | the rules of that, without I/O |
 //! | [`routes`](Routes) | from a token or name to sessions and targets |
@@ -37,8 +39,11 @@ mod answer;
 mod balance;
 mod body;
 mod carry;
+mod client;
 mod door;
+mod entry;
 mod exchange;
+mod forwarded;
 mod front;
 mod head;
 mod limits;
@@ -46,6 +51,7 @@ mod own;
 mod paced;
 mod page;
 mod place;
+mod proxy_protocol;
 mod routes;
 mod session_cookie;
 mod tunnel;
@@ -53,7 +59,7 @@ mod upload;
 
 use std::fmt;
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +67,7 @@ use http::Response;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
+use rustls::server::ResolvesServerCert;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -68,8 +75,11 @@ use tokio::time::{sleep, timeout};
 pub use access::{Nobody, Operator, Users};
 use answer::Answer;
 use body::ProxyBody;
+use client::Secured;
+pub use client::{Client, Prefix, PrefixError, Scheme, Trusted};
 pub use door::Door;
-use front::{Asked, Client};
+use entry::{Entry, Version};
+use front::Asked;
 pub use limits::{Quotas, Rate};
 use paced::Paced;
 pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
@@ -93,7 +103,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
 
 /// What the data plane is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The domain under which exposures are reached by name; a port after it is passed over.
     pub domain: Option<String>,
@@ -116,11 +126,20 @@ pub struct Config {
     pub max_connections: u32,
     /// How long requests under way may go on once the hub stops.
     pub drain: Duration,
+    /// The proxies in front whose word about clients is taken.
+    pub trusted: Trusted,
+    /// Whether every connection begins with a header of the PROXY protocol, version 1 or 2. None is
+    /// taken then but from the trusted.
+    pub proxy_protocol: bool,
+    /// Certificates for the names that browsers ask for: TLS is spoken then, and whoever comes
+    /// without it is sent there.
+    pub certificates: Option<Arc<dyn ResolvesServerCert>>,
 }
 
 impl Default for Config {
     /// No domain; 10 s for heads, 60 s between requests, 10 minutes without progress, 1 s after a
-    /// browser has closed its side, 30 s for what nobody wants; 4096 connections, 10 s to drain.
+    /// browser has closed its side, 30 s for what nobody wants; 4096 connections, 10 s to drain;
+    /// nobody trusted, no TLS.
     fn default() -> Self {
         Self {
             domain: None,
@@ -131,6 +150,9 @@ impl Default for Config {
             linger: Duration::from_secs(30),
             max_connections: 4096,
             drain: Duration::from_secs(10),
+            trusted: Trusted::default(),
+            proxy_protocol: false,
+            certificates: None,
         }
     }
 }
@@ -138,6 +160,7 @@ impl Default for Config {
 struct Inner {
     config: Config,
     clock: Clock,
+    entry: Entry,
     routes: Arc<dyn Routes>,
     door: Door,
 }
@@ -166,6 +189,7 @@ impl Proxy {
     /// A data plane with a clock of its own.
     pub fn with_clock(config: Config, routes: Arc<dyn Routes>, door: Door, clock: Clock) -> Self {
         let inner = Inner {
+            entry: Entry::new(&config),
             config,
             clock,
             routes,
@@ -183,30 +207,90 @@ impl Proxy {
 
     /// Serves browsers until `stop`; then lets requests under way go on for the time configured.
     pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        self.serve_all(listener, Secured::Here, stop).await;
+    }
+
+    /// The same, except that who comes without TLS is sent to this port. It is for listeners where
+    /// nobody expects TLS, as on port 80.
+    pub async fn serve_redirects(
+        &self,
+        listener: TcpListener,
+        port: u16,
+        stop: impl Future<Output = ()>,
+    ) {
+        self.serve_all(listener, Secured::Port(port), stop).await;
+    }
+
+    async fn serve_all(
+        &self,
+        listener: TcpListener,
+        secured: Secured,
+        stop: impl Future<Output = ()>,
+    ) {
         let limits = Limits {
             whose: "browsers",
             connections: self.inner.config.max_connections,
             drain: self.inner.config.drain,
         };
+        let secured = self.inner.config.certificates.is_some().then_some(secured);
         seats::serve(listener, limits, stop, |stream, peer, seat| {
+            let client = Client {
+                secured,
+                ..Client::plain(peer)
+            };
             let proxy = self.clone();
-            async move { proxy.serve_stream(stream, peer, seat).await }
+            async move { proxy.serve_stream(stream, client, seat).await }
         })
         .await;
     }
 
-    async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, seat: Seat) {
-        let Some(permit) = self.inner.door.connect(peer.ip()) else {
-            turn_away(stream, self.inner.config.half_closed).await;
+    /// Counts a connection for its client's address, as long as the seat is held: the tunnel that
+    /// it becomes counts as well. `None`: the address has all that it may have. A proxy that is
+    /// trusted has those of all its clients.
+    fn admit(&self, seat: Seat, address: IpAddr) -> Option<Seat> {
+        if self.inner.config.trusted.contains(address) {
+            return Some(seat);
+        }
+        Some(seat.holding(self.inner.door.connect(address)?))
+    }
+
+    async fn serve_stream(&self, stream: TcpStream, client: Client, seat: Seat) {
+        let farewell = self.inner.config.half_closed;
+        // With the PROXY protocol it is not known yet whose connection it is.
+        let early = !self.inner.config.proxy_protocol;
+        let admitted = if early {
+            self.admit(seat, client.peer.ip())
+        } else {
+            Some(seat)
+        };
+        let Some(mut seat) = admitted else {
+            turn_away(stream, farewell).await;
             return;
         };
-        // The tunnel that a connection becomes counts as well.
-        let seat = seat.holding(permit);
         // A connection that is gone already says so soon enough.
         let _ = stream.set_nodelay(true);
         let _ = probe(&stream);
         // A request that waits for credit reads nothing, and would not see its browser go.
         let hangup = Hangup::watch(&stream);
+        let entered = tokio::select! {
+            entered = self.inner.entry.enter(stream, client) => entered,
+            // Nothing was asked yet.
+            () = seat.stopping() => return,
+        };
+        let (stream, client, version) = match entered {
+            Ok(entered) => entered,
+            Err(error) => {
+                tracing::debug!(peer = %client.peer, "a connection is refused: {error}");
+                return;
+            }
+        };
+        if !early {
+            let Some(admitted) = self.admit(seat, client.peer.ip()) else {
+                turn_away(stream, farewell).await;
+                return;
+            };
+            seat = admitted;
+        }
         let gone = async {
             match &hangup {
                 Ok(hangup) => hangup.wait().await,
@@ -216,14 +300,23 @@ impl Proxy {
             sleep(self.inner.config.half_closed).await;
         };
         let paced = Paced::new(stream, self.clone());
+        let serve = async {
+            match version {
+                Version::Http1 => front::http1::serve(self, paced, client, Some(seat)).await,
+                Version::Http2 => {
+                    front::http2::serve(self, paced, client, Some(seat)).await;
+                    None
+                }
+            }
+        };
         let served = tokio::select! {
             biased;
-            served = front::http1::serve(self, paced, plain(peer), Some(seat)) => served,
+            served = serve => served,
             () = gone => None,
         };
         if let Some(paced) = served {
             // A browser that reads until the connection's end must not take this for the end.
-            let _ = paced.into_inner().set_zero_linger();
+            let _ = paced.into_inner().tcp().set_zero_linger();
         }
     }
 
@@ -233,7 +326,7 @@ impl Proxy {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let paced = Paced::new(io, self.clone());
-        front::http1::serve(self, paced, plain(peer), None).await;
+        front::http1::serve(self, paced, Client::plain(peer), None).await;
     }
 
     fn config(&self) -> &Config {
@@ -242,6 +335,11 @@ impl Proxy {
 
     fn clock(&self) -> &Clock {
         &self.inner.clock
+    }
+
+    /// How long a browser may take nothing of what there is for it.
+    fn response_idle(&self) -> Duration {
+        self.inner.door.quotas().response_idle
     }
 
     /// Answers a request, with the target's response or the hub's own.
@@ -257,7 +355,7 @@ impl Proxy {
 }
 
 /// Tells a client that it has as many connections as it may have, and gives it `time` to read that.
-async fn turn_away(mut stream: TcpStream, time: Duration) {
+async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin, time: Duration) {
     let told = async {
         stream.write_all(TURNED_AWAY).await?;
         stream.shutdown().await?;
@@ -266,14 +364,6 @@ async fn turn_away(mut stream: TcpStream, time: Duration) {
         Ok::<_, std::io::Error>(())
     };
     let _ = timeout(time, told).await;
-}
-
-/// A browser that is connected without TLS.
-fn plain(peer: SocketAddr) -> Client {
-    Client {
-        peer,
-        scheme: "http",
-    }
 }
 
 /// Has the system find out about browsers that vanished without a word, while nothing is sent.
