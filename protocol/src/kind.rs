@@ -12,6 +12,7 @@ pub mod http;
 pub mod records;
 pub mod tcp;
 pub mod transfer;
+pub mod udp;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -164,6 +165,8 @@ kinds! {
     DockerSocket = 0x0d, "docker-socket", transfer::BOTH;
     /// Carry one TCP connection to a target.
     Tcp = 0x0e, "tcp", transfer::BOTH;
+    /// Carry the packets of one UDP flow to a target.
+    Udp = 0x0f, "udp", transfer::BOTH;
 }
 
 impl OperationKind {
@@ -210,6 +213,7 @@ requests! {
     exec::Open => Exec, encode, decode;
     http::Open => Http, encode, decode;
     tcp::Open => Tcp, encode, decode;
+    udp::Open => Udp, encode, decode;
     exec::Attach => Attach, encode, decode;
     call::Open => Call, encode, decode;
     build::Build => Build, to_json, from_json_object;

@@ -10,6 +10,7 @@
 //! | [`operation`] | the rules of one operation's stream, for both roles |
 //! | [`kind`] | the operations there are: their bodies, messages and outcomes |
 //! | [`session`] | the control stream: `Hello`, `Welcome`, `Refused`, heartbeats, targets |
+//! | [`flow`] | which packets of UDP flows go next, and which are dropped |
 //! | [`target`] | what is connected to behind an agent |
 //! | [`priority`] | which streams go first |
 //! | [`enroll`] | how a machine becomes a node |
@@ -20,6 +21,7 @@
 
 pub mod code;
 pub mod enroll;
+pub mod flow;
 pub mod frame;
 mod ids;
 pub mod kind;

@@ -44,6 +44,13 @@ impl Hangup {
             });
         }
     }
+
+    /// Waits until the connection is broken. One that both sides have ended is not: what came may
+    /// still be unread.
+    pub(crate) async fn broken(&self) {
+        // An error means that the runtime ends, and with it everything that waits here.
+        let _ = self.0.ready(Interest::ERROR).await;
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +92,20 @@ mod tests {
         client.set_zero_linger().unwrap();
         drop(client);
         hangup.wait().await;
+        hangup.broken().await;
+    }
+
+    #[tokio::test]
+    async fn an_end_breaks_nothing() {
+        let (mut client, mut server) = connection().await;
+        let hangup = Hangup::watch(&server).unwrap();
+        client.shutdown().await.unwrap();
+        hangup.wait().await;
+        assert!(hangup.broken().now_or_never().is_none());
+        server.shutdown().await.unwrap();
+        server.ready(Interest::READABLE).await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(hangup.broken().now_or_never().is_none());
     }
 
     /// The client's kernel holds an end that it cannot deliver: this side has no room.

@@ -5,6 +5,7 @@
 //! strangers -QUIC--> enroll ----+--> hub (the core) -+
 //! operators -HTTP--> api -------+                    +--> ca, secret, clock
 //! browsers --HTTP--> proxy -----+
+//! clients -TCP, UDP-> wires ----+
 //! ```
 //!
 //! [`server`] starts and stops it all; [`hub`] is what can be asked, and of whom.
@@ -18,6 +19,7 @@ pub mod files;
 mod hangup;
 pub mod hub;
 mod linger;
+mod pipe;
 pub mod proxy;
 #[cfg(test)]
 mod scripted;
@@ -27,5 +29,6 @@ pub mod server;
 pub mod sessions;
 pub mod store;
 pub mod tls;
+pub mod wires;
 
 pub use server::{Config, Parts, ProxyTls, Server};

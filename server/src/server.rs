@@ -6,6 +6,7 @@
 //! enrollment  UDP  hub-enroll/1  -> enroll     strangers with a token; budgets of its own
 //! operators   TCP  HTTP          -> api        bearer token
 //! browsers    TCP  HTTP, TLS     -> proxy      what is exposed, and nothing else
+//! anybody     TCP, UDP           -> wires      the same; a listener for each exposure
 //! ```
 //!
 //! Where it is told to, it takes its own machine for a node, too: see [`Server::local_node`].
@@ -45,6 +46,7 @@ use crate::proxy::{self, Door, LedgerRoutes, Proxy, Quotas, Trusted};
 use crate::secret::{HubSecret, SecretError};
 use crate::sessions::{self, LocalNode, SessionConfig, Sessions};
 use crate::store::{Execution, Store, StoreError};
+use crate::wires;
 use site::Site;
 
 /// The certificate of the data plane.
@@ -100,6 +102,8 @@ pub struct Config {
     pub sessions: SessionConfig,
     /// How machines join.
     pub enroll: EnrollConfig,
+    /// How TCP and UDP exposures are carried.
+    pub wires: wires::Config,
     /// How its UDP sockets are made.
     pub udp: UdpNetwork,
 }
@@ -125,6 +129,7 @@ impl Config {
             api_tls: None,
             sessions: SessionConfig::default(),
             enroll: EnrollConfig::default(),
+            wires: wires::Config::default(),
             udp: UdpNetwork::default(),
         }
     }
@@ -411,6 +416,9 @@ impl Server {
         if let Some(site) = site {
             tasks.spawn(site.keep(ca.clone(), clock.clone()));
         }
+        let routes = LedgerRoutes::new(&hub);
+        let wires = hub.wires().clone();
+        serving.spawn(wires.serve(store.clone(), routes, config.wires, stopping.clone()));
         let enroll = EnrollConfig {
             operational: Some(addresses.agents),
             ..config.enroll

@@ -4,27 +4,23 @@
 //! docker --unix socket--> listener --> a tunnel for each connection --> the node's Docker
 //! ```
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use clap::Args;
-use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
 use super::exec::HUB_FAILED;
-use super::{CliError, Context, fail, say};
+use super::{CliError, Context, fail, near, say};
 use crate::client::Client;
 
 /// The arguments of `hub docker`.
@@ -118,20 +114,13 @@ impl Socket {
         Ok(Self { listener, path })
     }
 
-    /// Tunnels every connection to the node, until dropped. What goes wrong is said once.
-    async fn serve(&self, client: &Client, node: &str) -> io::Result<()> {
-        let said = Rc::new(RefCell::new(BTreeSet::new()));
-        loop {
-            let (connection, _) = self.listener.accept().await?;
-            let (client, node, said) = (client.clone(), node.to_owned(), said.clone());
-            tokio::task::spawn_local(async move {
-                if let Err(error) = tunnel(&client, &node, connection).await
-                    && said.borrow_mut().insert(error.clone())
-                {
-                    say(&error, false);
-                }
-            });
-        }
+    /// Tunnels every connection to the node, until dropped.
+    async fn serve(&self, client: &Client, node: &str) -> Infallible {
+        let accept = async || Ok(self.listener.accept().await?.0);
+        near::serve(accept, |connection| {
+            tunnel(client.clone(), node.to_owned(), connection)
+        })
+        .await
     }
 }
 
@@ -142,32 +131,13 @@ impl Drop for Socket {
 }
 
 /// Carries one connection.
-async fn tunnel(client: &Client, node: &str, mut connection: UnixStream) -> Result<(), String> {
-    let tunnel = client
-        .docker(node)
-        .await
-        .map_err(|error| error.to_string())?;
-    let gone = closed(&connection).map_err(|error| error.to_string())?;
+async fn tunnel(client: Client, node: String, mut connection: UnixStream) -> Result<(), String> {
+    let tunnel = client.docker(&node).await;
+    let tunnel = tunnel.map_err(|error| error.to_string())?;
+    let gone = near::closed(&connection).map_err(|error| error.to_string())?;
     let (from_here, to_here) = connection.split();
     let carried = tunnel.carry(from_here, to_here, gone).await;
     carried.map_err(|cut| format!("node {node}: {cut}"))
-}
-
-/// Waits until the other end has closed a connection, not only for writing.
-fn closed(connection: &UnixStream) -> io::Result<impl Future<Output = ()> + use<>> {
-    // Registered a second time, for its reader and its writer take what is ready from the first.
-    let watched = connection.as_fd().try_clone_to_owned()?;
-    let watched = UnixStream::from_std(watched.into())?;
-    Ok(async move {
-        while let Ok(ready) = watched.ready(Interest::WRITABLE).await {
-            if ready.is_write_closed() {
-                return;
-            }
-            // That it may be written to is no news.
-            let blocks = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            let _ = watched.try_io(Interest::WRITABLE, blocks);
-        }
-    })
 }
 
 pub(super) async fn listen(
@@ -189,9 +159,7 @@ pub(super) async fn listen(
     );
     let serving = LocalSet::new();
     tokio::select! {
-        ended = serving.run_until(socket.serve(&client, &arguments.node)) => {
-            ended.map_err(|error| SocketError::Listen(socket.path.clone(), error))?;
-        }
+        never = serving.run_until(socket.serve(&client, &arguments.node)) => match never {},
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
@@ -244,10 +212,7 @@ async fn docker(context: &Context, arguments: DockerArgs) -> Result<i32, CliErro
     };
     let status = tokio::select! {
         status = waiting => status?,
-        ended = serving.run_until(socket.serve(&client, &arguments.node)) => {
-            ended.map_err(|error| SocketError::Listen(socket.path.clone(), error))?;
-            return Ok(HUB_FAILED);
-        }
+        never = serving.run_until(socket.serve(&client, &arguments.node)) => match never {},
     };
     let killed = status.signal().map(|number| 128 + number);
     Ok(status.code().or(killed).unwrap_or(HUB_FAILED))
@@ -268,9 +233,6 @@ fn pass_on(child: &Child, kind: SignalKind) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use futures_util::FutureExt as _;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
     use super::*;
 
     #[test]
@@ -279,21 +241,6 @@ mod tests {
         for wrong in ["", "/a", "unix://a", "unix:///", "tcp://127.0.0.1:1"] {
             assert!(parse_listen(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[tokio::test]
-    async fn an_end_that_closed_is_told_from_one_that_writes_no_more() {
-        let (here, mut there) = UnixStream::pair().unwrap();
-        let mut gone = Box::pin(closed(&here).unwrap());
-        there.shutdown().await.unwrap();
-        here.readable().await.unwrap();
-        assert_eq!(here.try_read(&mut [0; 1]).unwrap(), 0);
-        assert!(gone.as_mut().now_or_never().is_none());
-        assert_eq!(here.try_write(b"answer").unwrap(), 6);
-        there.read_exact(&mut [0; 6]).await.unwrap();
-        assert!(gone.as_mut().now_or_never().is_none());
-        drop(there);
-        gone.await;
     }
 
     #[tokio::test]

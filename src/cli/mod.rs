@@ -3,6 +3,7 @@
 //! ```text
 //! arguments --clap--> Cli --> one call of the client --> table or JSON on stdout
 //!                       |--> logs, events, stats: records as they come
+//!                       |--> forward: connections, each a tunnel
 //!                       `--> exec, docker: streams both ways --> the remote exit code
 //! ```
 //!
@@ -17,8 +18,10 @@ mod docker;
 mod events;
 mod exec;
 mod exposures;
+mod forward;
 mod images;
 mod logs;
+mod near;
 mod networks;
 mod registry;
 mod show;
@@ -31,6 +34,7 @@ mod whole;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,7 +46,7 @@ use hub_server::api::{ApiToken, TOKEN_FILE};
 use serde::Serialize;
 
 use crate::client::records::Next;
-use crate::client::{Client, ClientError, DEFAULT_URL};
+use crate::client::{Client, ClientError, Cut, DEFAULT_URL};
 use crate::demo::DemoArgs;
 use crate::settings::default_data_dir;
 
@@ -132,6 +136,8 @@ enum Command {
     Docker(docker::DockerArgs),
     /// Keep a socket here that is a node's Docker socket
     DockerSocket(docker::DockerSocketArgs),
+    /// Reach a TCP port of a node from this machine
+    Forward(forward::ForwardArgs),
     /// Let browsers reach what stands behind a node
     Expose(Box<exposures::ExposeArgs>),
     /// List exposures; show, change or remove one; replace or revoke its token
@@ -194,6 +200,13 @@ enum CliError {
     Socket(#[from] docker::SocketError),
     #[error(transparent)]
     Cp(#[from] cp::CpError),
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        address: SocketAddr,
+        error: io::Error,
+    },
+    #[error("node {node}: {cut}")]
+    Cut { node: String, cut: Cut },
     #[error("cannot run docker: {0}; is it installed, and in PATH?")]
     Docker(io::Error),
 }
@@ -364,6 +377,7 @@ async fn command(context: &Context, command: Command) -> Result<i32, CliError> {
         Command::Network(command) => return networks::run(context, command).await,
         Command::Docker(arguments) => return Ok(docker::run(context, arguments).await),
         Command::DockerSocket(arguments) => return docker::listen(context, arguments).await,
+        Command::Forward(arguments) => return forward::run(context, arguments).await,
         Command::Expose(arguments) => exposures::expose(context, *arguments).await?,
         Command::Exposures(arguments) => exposures::run(context, arguments).await?,
         Command::Completion { shell } => {

@@ -1,8 +1,11 @@
-//! A connection to a node's Docker socket, byte for byte over a WebSocket.
+//! A connection to a node's Docker socket or to one of its ports, byte for byte over a WebSocket.
 
 use std::time::Duration;
 
+use bytes::{BufMut as _, BytesMut};
+use form_urlencoded::Serializer;
 use http::HeaderMap;
+use hub_protocol::target::{Selector, Target};
 use hub_server::api::channel::{self, Finish};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::sleep;
@@ -10,29 +13,50 @@ use tokio::time::sleep;
 use super::socket::{self, Incoming, PIECE, Reader, Socket, Writer};
 use super::{Client, ClientError, uri};
 
-const TO_DOCKER: u8 = 0;
-const FROM_DOCKER: u8 = 1;
+const TO_THERE: u8 = 0;
+const FROM_THERE: u8 = 1;
 
-/// How long Docker may take to end what it was doing for a local side that is gone, before it is
-/// cut off.
+/// How long the far side may take to end what it was doing for a local side that is gone, before it
+/// is cut off.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A connection to a node's Docker socket. Dropped, it is cut off there, too.
+/// A connection to something on a node. Dropped, it is cut off there, too.
 pub struct Tunnel {
     socket: Socket,
+    to: String,
 }
 
 /// Why a tunnel was cut off.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the connection to the node's Docker was cut off: {0}")]
-pub struct Cut(String);
+#[error("the connection to {to} was cut off: {why}")]
+pub struct Cut {
+    to: String,
+    why: String,
+}
 
 impl Client {
     /// Connects to a node's Docker socket, if its agent allows it.
     pub async fn docker(&self, node: &str) -> Result<Tunnel, ClientError> {
-        let uri = super::parse(uri(&["nodes", node, "docker"], None))?;
-        let (socket, _) = socket::open(self, uri, HeaderMap::new()).await?;
-        Ok(Tunnel { socket })
+        let uri = uri(&["nodes", node, "docker"], None);
+        self.tunnel(uri, "the node's Docker".into()).await
+    }
+
+    /// Connects to a TCP port of a node or of a container on it, if its agent allows it.
+    pub async fn forward(&self, node: &str, target: &Target) -> Result<Tunnel, ClientError> {
+        let mut query = Serializer::new(String::new());
+        query.append_pair("port", &target.port.to_string());
+        match &target.container {
+            Some(Selector::Name(name)) => query.append_pair("container", name),
+            Some(Selector::Label(label)) => query.append_pair("label", label),
+            None => &mut query,
+        };
+        let uri = uri(&["nodes", node, "forward"], Some(&query.finish()));
+        self.tunnel(uri, target.to_string()).await
+    }
+
+    async fn tunnel(&self, uri: String, to: String) -> Result<Tunnel, ClientError> {
+        let (socket, _) = socket::open(self, super::parse(uri)?, HeaderMap::new()).await?;
+        Ok(Tunnel { socket, to })
     }
 }
 
@@ -49,33 +73,37 @@ impl Tunnel {
         to_here: impl AsyncWrite + Unpin,
         gone: impl Future<Output = ()>,
     ) -> Result<(), Cut> {
-        let (writer, reader) = self.socket.split();
+        let Self { socket, to } = self;
+        let (writer, reader) = socket.split();
         tokio::select! {
-            ended = outward(reader, to_here) => ended,
+            ended = outward(reader, to_here) => ended.map_err(|why| Cut { to, why }),
             () = inward(writer, from_here, gone) => Ok(()),
         }
     }
 }
 
-/// From here to Docker. Comes back only where the local side broke or is gone. A daemon that waits
+/// From here to there. Comes back only where the local side broke or is gone. A far side that waits
 /// with nothing to say would notice neither, nor would it that only one direction has ended.
 async fn inward(
     mut writer: Writer,
     mut from_here: impl AsyncRead + Unpin,
     gone: impl Future<Output = ()>,
 ) {
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = BytesMut::new();
     loop {
-        match from_here.read(&mut buffer).await {
+        // A message of its own, so that nothing is copied into one.
+        buffer.reserve(1 + PIECE);
+        buffer.put_u8(TO_THERE);
+        match from_here.read_buf(&mut (&mut buffer).limit(PIECE)).await {
             Err(_) => return,
             // What goes wrong with the other side the reader says.
             Ok(0) => {
-                let _ = writer.close(TO_DOCKER).await;
+                let _ = writer.close(TO_THERE).await;
                 gone.await;
                 return sleep(FAREWELL).await;
             }
-            Ok(read) => {
-                if writer.send(TO_DOCKER, &buffer[..read]).await.is_err() {
+            Ok(_) => {
+                if writer.message(buffer.split().freeze()).await.is_err() {
                     return std::future::pending().await;
                 }
             }
@@ -83,20 +111,20 @@ async fn inward(
     }
 }
 
-/// From Docker to here, until all is said.
-async fn outward(mut reader: Reader, mut to_here: impl AsyncWrite + Unpin) -> Result<(), Cut> {
+/// From there to here, until all is said; or why it ended before.
+async fn outward(mut reader: Reader, mut to_here: impl AsyncWrite + Unpin) -> Result<(), String> {
     loop {
         let written = match reader.next().await {
-            Incoming::Data(FROM_DOCKER, bytes) => to_here.write_all(&bytes).await,
-            Incoming::Closed(FROM_DOCKER) => to_here.shutdown().await,
+            Incoming::Data(FROM_THERE, bytes) => to_here.write_all(&bytes).await,
+            Incoming::Closed(FROM_THERE) => to_here.shutdown().await,
             Incoming::Data(channel::STATUS, status) => {
                 return match Finish::from_json(&status) {
                     Finish::Complete { .. } => Ok(()),
-                    Finish::Failed(problem) => Err(Cut(problem.detail)),
+                    Finish::Failed(problem) => Err(problem.detail),
                 };
             }
             Incoming::Data(..) | Incoming::Closed(_) => continue,
-            Incoming::Lost(why) => return Err(Cut(why)),
+            Incoming::Lost(why) => return Err(why),
         };
         if written.is_err() {
             return Ok(());

@@ -10,8 +10,11 @@ mod server;
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
@@ -27,6 +30,31 @@ fn read_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Resu
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the configuration {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("the configuration {} is wrong", path.display()))
+}
+
+/// A span of time as people write it: 90s, 30m, 12h. More than none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+        if span.is_zero() {
+            return Err("it takes more than no time".into());
+        }
+        Ok(Self(span))
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 /// Makes sure of a directory that only its owner can look into.

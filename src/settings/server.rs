@@ -11,10 +11,11 @@ use hub_protocol::ports;
 use hub_quic::endpoint::UdpNetwork;
 use hub_server::ProxyTls;
 use hub_server::proxy::{Prefix, Trusted};
+use hub_server::wires;
 use serde::Deserialize;
 
 use super::limits::Limits;
-use super::{RuntimeKind, default_data_dir, hostname, read_file};
+use super::{RuntimeKind, Span, default_data_dir, hostname, read_file};
 use crate::local;
 
 /// The control plane: agents dial it, operators and browsers use it.
@@ -118,6 +119,13 @@ pub struct ServerSettings {
     /// What browsers may have at most: a table of the file, see docs/expose.md.
     #[arg(skip)]
     pub limits: Option<Limits>,
+    /// How long connections of TCP exposures may be silent in both directions, as 30m or 12h
+    /// [default: as long as they like]
+    #[arg(long, env = "HUB_TCP_IDLE_TIMEOUT", value_name = "DURATION")]
+    pub tcp_idle_timeout: Option<Span>,
+    /// How long flows of UDP exposures may be silent in both directions [default: 60s]
+    #[arg(long, env = "HUB_UDP_IDLE_TIMEOUT", value_name = "DURATION")]
+    pub udp_idle_timeout: Option<Span>,
     /// Hand packets to the kernel one by one, for network cards that only claim segmentation offload.
     #[arg(long, env = "HUB_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub no_gso: Option<bool>,
@@ -170,6 +178,8 @@ impl ServerSettings {
             local_allow_docker_api: self.local_allow_docker_api.or(file.local_allow_docker_api),
             local_policy: self.local_policy.or(file.local_policy),
             limits: self.limits.or(file.limits),
+            tcp_idle_timeout: self.tcp_idle_timeout.or(file.tcp_idle_timeout),
+            udp_idle_timeout: self.udp_idle_timeout.or(file.udp_idle_timeout),
             no_gso: self.no_gso.or(file.no_gso),
             log: self.log.or(file.log),
         }
@@ -211,6 +221,7 @@ impl ServerSettings {
                 "--proxy-protocol is taken from trusted proxies only: name them with --trusted-proxies"
             );
         }
+        let wires = wires::Config::default();
         Ok(hub_server::Config {
             agent_listen: self.agent_listen.unwrap_or(any(ports::AGENTS)),
             enroll_listen: self.enroll_listen.unwrap_or(any(ports::ENROLLMENT)),
@@ -231,6 +242,11 @@ impl ServerSettings {
             data_dir,
             sessions: hub_server::sessions::SessionConfig::default(),
             enroll: hub_server::enroll::EnrollConfig::default(),
+            wires: wires::Config {
+                idle: self.tcp_idle_timeout.map(|span| span.0),
+                flow_idle: self.udp_idle_timeout.map_or(wires.flow_idle, |span| span.0),
+                ..wires
+            },
             udp: UdpNetwork {
                 segmentation_offload: !self.no_gso.unwrap_or(false),
                 ..UdpNetwork::default()
@@ -271,6 +287,8 @@ impl ServerSettings {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -284,6 +302,13 @@ mod tests {
         assert_eq!(config.agent_listen.port(), 1);
         assert_eq!(config.api_listen.map(|address| address.port()), Some(3));
         assert_eq!(config.advertise, ["a"]);
+        let file: ServerSettings = toml::from_str("tcp_idle_timeout = \"12h\"").unwrap();
+        let wires = file.configuration().unwrap().wires;
+        assert_eq!(wires.idle, Some(Duration::from_secs(12 * 3600)));
+        for wrong in ["12", "0s", "soon"] {
+            let file = format!("udp_idle_timeout = {wrong:?}");
+            assert!(toml::from_str::<ServerSettings>(&file).is_err(), "{wrong}");
+        }
         let error = toml::from_str::<ServerSettings>("agents_listen = \"x\"").unwrap_err();
         assert!(error.to_string().contains("agents_listen"), "{error}");
     }

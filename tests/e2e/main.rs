@@ -21,4 +21,5 @@ mod programs;
 mod starts;
 mod terminal;
 mod torture;
+mod wires;
 mod witness;

@@ -19,6 +19,7 @@ pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transfer;
+pub mod udp;
 
 use std::sync::Arc;
 
@@ -92,6 +93,11 @@ pub async fn run(tools: Tools, operation: Operation, mut open: RawFrame) {
         OperationKind::Tcp => {
             let (targets, connections) = (&tools.targets, &tools.connections);
             let run = |operation, open| tcp::run(operation, open, targets, connections);
+            opened(operation, body, run).await;
+        }
+        OperationKind::Udp => {
+            let (targets, connections) = (&tools.targets, &tools.connections);
+            let run = |operation, open| udp::run(operation, open, targets, connections);
             opened(operation, body, run).await;
         }
         OperationKind::Call => {

@@ -17,7 +17,9 @@ use hub_protocol::kind::call::network::{Connect, Remove};
 use hub_protocol::kind::call::{self, Call};
 use hub_protocol::kind::records::{FollowStats, Logs};
 use hub_protocol::kind::transfer::{CopyIn, CopyOut};
-use hub_protocol::kind::{self, Failure, FailureCode, OperationKind, Request, exec, http, tcp};
+use hub_protocol::kind::{
+    self, Failure, FailureCode, OperationKind, Request, exec, http, tcp, udp,
+};
 use hub_protocol::target::{Grant, Target};
 use tokio::time::timeout;
 
@@ -69,6 +71,7 @@ impl Guard<'_> {
                 self.target(body, |open: &http::Open| (&open.target, open.grant))
             }
             OperationKind::Tcp => self.target(body, |open: &tcp::Open| (&open.target, open.grant)),
+            OperationKind::Udp => self.target(body, |open: &udp::Open| (&open.target, open.grant)),
             // The first three name no container. Kept commands were judged when they began, by the
             // same policy; events are judged one by one.
             OperationKind::Build

@@ -46,6 +46,13 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// than with an exact bound, and with 65,488 it would take 470 ms longer.
 pub const MAX_UDP_PAYLOAD: u16 = 8_972;
 
+/// Bytes of datagrams that came and wait to be taken; of more the oldest are lost.
+const DATAGRAMS_IN: usize = 256 * 1024;
+
+/// Bytes of datagrams that wait inside QUIC, ahead of all streams: three of the largest, so that a
+/// batch can be made of them. The rest waits in [`flow`](crate::flow), where it holds up nobody.
+const DATAGRAMS_OUT: usize = 32 * 1024;
+
 /// What endpoints stand on: the machine's UDP ([`UdpNetwork`]), a simulated network, or a carrier
 /// of the same packets over something else.
 ///
@@ -90,6 +97,8 @@ pub struct Transport {
     pub idle_timeout: Duration,
     /// The largest UDP payload to probe the path for, in bytes, from 1,200 to 65,527.
     pub max_udp_payload: u16,
+    /// Whether datagrams are taken and sent: see [`flow`](crate::flow).
+    pub datagrams: bool,
     /// The congestion controller.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
 }
@@ -116,6 +125,7 @@ impl Transport {
             keep_alive: None,
             idle_timeout: IDLE_TIMEOUT,
             max_udp_payload: MAX_UDP_PAYLOAD,
+            datagrams: true,
             congestion: Arc::new(CubicConfig::default()),
         }
     }
@@ -144,6 +154,7 @@ impl Transport {
         };
         Self {
             max_udp_payload: 1452,
+            datagrams: false,
             ..Self::session(incoming_streams, windows)
         }
     }
@@ -167,9 +178,8 @@ impl Transport {
             .initial_mtu(1200)
             .min_mtu(1200)
             .mtu_discovery_config(Some(mtu))
-            // No operation uses datagrams.
-            .datagram_receive_buffer_size(None)
-            .datagram_send_buffer_size(0)
+            .datagram_receive_buffer_size(self.datagrams.then_some(DATAGRAMS_IN))
+            .datagram_send_buffer_size(if self.datagrams { DATAGRAMS_OUT } else { 0 })
             // A passive observer needs no help in timing us.
             .allow_spin(false)
             .congestion_controller_factory(Arc::new(UrgentFactory(self.congestion.clone())));
@@ -187,6 +197,7 @@ impl fmt::Debug for Transport {
             .field("keep_alive", &self.keep_alive)
             .field("idle_timeout", &self.idle_timeout)
             .field("max_udp_payload", &self.max_udp_payload)
+            .field("datagrams", &self.datagrams)
             .finish_non_exhaustive()
     }
 }

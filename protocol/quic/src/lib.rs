@@ -8,8 +8,10 @@
 //! | `urgent` | a congestion controller under which keystrokes do not wait for bulk |
 //! | [`session`] | an authenticated connection, its control stream and its operations |
 //! | [`operation`] | one operation on its stream: the task that drives it and its handles |
+//! | [`flow`] | the packets of UDP flows: datagrams, and streams for what does not fit |
 
 pub mod endpoint;
+pub mod flow;
 pub mod operation;
 pub mod session;
 pub mod tls;

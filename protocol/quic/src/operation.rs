@@ -190,6 +190,8 @@ impl State {
 struct Shared {
     session: Session,
     kind: OperationKind,
+    /// How many streams the side that opened this one had opened before.
+    index: u64,
     state: Mutex<State>,
 }
 
@@ -258,6 +260,7 @@ impl Operation {
         let shared = Arc::new(Shared {
             session,
             kind,
+            index: stream.0.index(),
             state: Mutex::new(state),
         });
         if let Some(open) = open {
@@ -275,6 +278,11 @@ impl Operation {
     /// The session it belongs to.
     pub fn session(&self) -> &Session {
         &self.shared.session
+    }
+
+    /// What its flow is called in datagrams.
+    pub(crate) fn index(&self) -> u64 {
+        self.shared.index
     }
 
     /// The handle with which to send on a channel. One is enough for each: two would compete for

@@ -22,6 +22,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::endpoint::Windows;
+use crate::flow::Flows;
 use crate::operation::Operation;
 use crate::transport::{Connection, RecvStream, SendStream, Stream};
 use crate::urgent::Urgency;
@@ -103,6 +104,7 @@ struct Inner {
     closed: AtomicU64,
     allowed: AtomicU32,
     violations: Violations,
+    flows: Flows,
     urgency: Option<Urgency>,
     span: tracing::Span,
 }
@@ -139,6 +141,7 @@ impl Session {
             closed: AtomicU64::new(0),
             allowed: AtomicU32::new(INITIAL_OPERATIONS),
             violations: Violations::default(),
+            flows: Flows::default(),
             span,
         };
         Self {
@@ -154,6 +157,14 @@ impl Session {
     /// Ours, then the peer's.
     pub(crate) fn limits(&self) -> (Limits, Limits) {
         (self.inner.ours, self.inner.theirs)
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.inner.role
+    }
+
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.inner.flows
     }
 
     pub(crate) fn span(&self) -> &tracing::Span {

@@ -100,6 +100,63 @@ impl Connection {
         }
     }
 
+    /// The most bytes of a datagram to the peer now; `None` if it takes none. A path that changes
+    /// changes it.
+    pub(crate) fn max_datagram(&self) -> Option<usize> {
+        match self {
+            Self::Quic(connection) => connection.max_datagram_size(),
+            Self::Memory(_) => Some(memory::MAX_DATAGRAM),
+        }
+    }
+
+    /// Bytes of a datagram for which there is room now.
+    pub(crate) fn datagram_room(&self) -> usize {
+        match self {
+            Self::Quic(connection) => connection.datagram_send_buffer_space(),
+            Self::Memory(_) => memory::MAX_DATAGRAM,
+        }
+    }
+
+    /// Sends a datagram for which there is room. Whether it arrives nobody says. Gives whether it
+    /// could be sent at all: the path may carry less than a moment ago.
+    pub(crate) fn send_datagram(&self, datagram: Bytes) -> bool {
+        match self {
+            Self::Quic(connection) => connection.send_datagram(datagram).is_ok(),
+            Self::Memory(connection) => connection.send_datagram(datagram),
+        }
+    }
+
+    /// The same, as soon as there is room.
+    pub(crate) async fn send_datagram_wait(&self, datagram: Bytes) -> bool {
+        match self {
+            Self::Quic(connection) => connection.send_datagram_wait(datagram).await.is_ok(),
+            Self::Memory(connection) => connection.send_datagram(datagram),
+        }
+    }
+
+    /// The next datagram from the peer. Cancelling loses none.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub(crate) async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
+        match self {
+            Self::Quic(connection) => connection.read_datagram().await,
+            Self::Memory(connection) => connection.read_datagram().await,
+        }
+    }
+
+    /// What the path carries in a round trip, in bytes, by congestion control, and how long one takes
+    /// now. Nothing holds up bytes within the process.
+    pub(crate) fn path(&self) -> Option<(u64, Duration)> {
+        match self {
+            Self::Quic(connection) => {
+                let path = connection.stats().path;
+                Some((path.cwnd, path.rtt))
+            }
+            Self::Memory(_) => None,
+        }
+    }
+
     /// Where the peer's packets come from now; nowhere within the process.
     pub fn remote_address(&self) -> Option<SocketAddr> {
         match self {
@@ -171,6 +228,14 @@ pub enum SendStream {
 }
 
 impl SendStream {
+    /// How many streams the side that opened this one had opened before.
+    pub(crate) fn index(&self) -> u64 {
+        match self {
+            Self::Quic(send) => send.id().index(),
+            Self::Memory(send) => send.index(),
+        }
+    }
+
     /// Writes as much of `chunks` as there is room for, uncopied; gives how many of them were taken
     /// whole. What is left of one that was not is left in its place.
     pub fn poll_chunks(

@@ -77,6 +77,20 @@ fn golden_bytes() {
             ),
             "0e 09 01 35 01 01 03613d62 01",
         ),
+        (
+            open_frame(
+                OperationKind::Udp,
+                &udp::Open {
+                    target: Target {
+                        transport: Transport::Udp,
+                        port: 53,
+                        container: None,
+                    },
+                    grant: Grant::Exposed { revision: 300 },
+                },
+            ),
+            "0f 06 01 35 00 00 ac02",
+        ),
         (encode(&http::Outcome::Complete), "00"),
         (
             encode(&http::Outcome::Broken(failure.clone())),

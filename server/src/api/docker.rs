@@ -3,17 +3,14 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use bytes::Bytes;
-use hub_protocol::NodeName;
 use hub_protocol::kind::transfer::DockerSocket;
-use hub_quic::operation::Ended;
 use tracing::Instrument as _;
 
 use super::Api;
-use super::channel::Finish;
+use super::connection::Connection;
 use super::problem::{Problem, within};
 use super::query::Query;
-use super::socket::{Carried, Upgrade};
+use super::socket::Upgrade;
 use crate::hub::Begun;
 
 /// Connect to a node's Docker socket
@@ -45,42 +42,12 @@ pub(super) async fn docker(
         let Begun {
             operation, node, ..
         } = upgrade.while_there(ask).await?.answered()?;
-        Ok(upgrade.carry(operation, Connection { node }, span))
+        let connection = Connection {
+            node,
+            operation: "docker",
+            to: "the Docker socket".into(),
+        };
+        Ok(upgrade.carry(operation, connection, span))
     };
     within("docker", run).await
-}
-
-struct Connection {
-    node: NodeName,
-}
-
-impl Carried for Connection {
-    type Word = Finish;
-
-    fn json(word: &Finish) -> Vec<u8> {
-        word.to_json()
-    }
-
-    fn word(&self, done: Result<Bytes, Ended>) -> Finish {
-        let node = &self.node;
-        Finish::of(
-            node,
-            "docker",
-            done,
-            |()| None,
-            |why| format!("node {node}: the connection to the Docker socket broke: {why}"),
-        )
-    }
-
-    fn cut(&self) -> Finish {
-        self.word(Err(Ended::Lost("the hub is stopping".into())))
-    }
-
-    fn abandoned(&self) -> &'static str {
-        "the connection is closed"
-    }
-
-    fn says_ends(&self) -> bool {
-        true
-    }
 }

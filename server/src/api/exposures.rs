@@ -22,6 +22,7 @@ use super::types::{
 };
 use crate::hub::{FreshExposure, Hub, WantedEdit, WantedExposure, WantedReplica};
 use crate::store::Located;
+use crate::wires::Listening;
 
 type Id = Result<Path<String>, PathRejection>;
 
@@ -266,6 +267,11 @@ fn created(hub: &Hub, fresh: FreshExposure) -> CreatedExposure {
 
 fn shown(hub: &Hub, Located { exposure, homes }: Located) -> Exposure {
     let addresses = hub.urls(&exposure, None);
+    let (listening, listen_error) = match hub.wires().listening(exposure.id) {
+        Some(Listening::At(address)) => (Some(address.to_string()), None),
+        Some(Listening::Failed(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let replica = |(replica, home): (ledger::Replica, crate::store::Home)| {
         let (container, label) = match replica.target.container {
             Some(Selector::Name(name)) => (Some(name), None),
@@ -295,6 +301,8 @@ fn shown(hub: &Hub, Located { exposure, homes }: Located) -> Exposure {
         access: exposure.access.into(),
         protocol: exposure.protocol.into(),
         listen: exposure.listen.map(|address| address.to_string()),
+        listening,
+        listen_error,
         token: exposure.token.map(|token| ExposureToken {
             expires: token.expires.map(|at| at.to_string()),
             previous_until: token.previous.map(|previous| previous.until.to_string()),

@@ -3,7 +3,7 @@
 //! ```text
 //! TCP, TLS --serve--> token --> routes --> Hub
 //!             |                   |-- call -- JSON, or lines --------> operation
-//!             |                   |-- exec, build, docker -- socket -> operation
+//!             |                   |-- exec, docker, .. -- socket ----> operation
 //!             |                   `-- files, records -- relay, merge -> operation
 //!             `- Client: is it still there? --^
 //! ```
@@ -15,10 +15,12 @@ mod build;
 mod call;
 pub mod channel;
 mod client;
+mod connection;
 mod docker;
 mod exec;
 mod exposures;
 mod files;
+mod forward;
 mod last_word;
 mod merge;
 pub mod problem;

@@ -271,7 +271,6 @@ impl From<CommandError> for Problem {
         let detail = error.to_string();
         match error {
             CommandError::NoSuchNode { node } => Self::new(Kind::NoSuchNode, detail).node(node),
-            CommandError::UnsupportedProtocol { .. } => Self::new(Kind::NotCarried, detail),
             CommandError::NothingExpires => Self::new(Kind::InvalidRequest, detail),
             CommandError::Store(error) => error.into(),
             CommandError::Random(_) => Self::new(Kind::Internal, detail),

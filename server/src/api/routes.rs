@@ -18,7 +18,7 @@ use utoipa::{Modify, OpenApi};
 use super::call::{self, Calls};
 use super::problem::{Kind, Problem};
 use super::types::{NewToken, Node, NodeSession, NodeState, Nodes, Status, Token};
-use super::{Api, build, docker, exec, exposures, files, records};
+use super::{Api, build, docker, exec, exposures, files, forward, records};
 use crate::hub::{Addresses, Hub, NodeStatus};
 
 /// The most bytes of a request's body.
@@ -33,6 +33,7 @@ pub(super) fn router(api: Api) -> Router {
         .route("/v1/nodes/{node}/execs/{id}/attach", get(exec::attach))
         .route("/v1/nodes/{node}/build", get(build::build))
         .route("/v1/nodes/{node}/docker", get(docker::docker))
+        .route("/v1/nodes/{node}/forward", get(forward::forward))
         .route("/v1/nodes/{node}/logs", get(records::logs))
         .route("/v1/nodes/{node}/stats", get(records::stats))
         .route("/v1/nodes/{node}/images/save", get(files::save))
@@ -290,8 +291,9 @@ pub fn document() -> utoipa::openapi::OpenApi {
                        errors are problem documents (RFC 9457).",
     ),
     paths(
-        status, nodes, exec::exec_on_node, exec::attach, build::build, docker::docker, records::logs,
-        records::stats, records::events, files::copy_out, files::copy_in, files::save, files::load,
+        status, nodes, exec::exec_on_node, exec::attach, build::build, docker::docker,
+        forward::forward, records::logs, records::stats, records::events, files::copy_out,
+        files::copy_in, files::save, files::load,
         create_token, exposures::exposures, exposures::expose, exposures::exposure,
         exposures::change_exposure, exposures::unexpose, exposures::rotate_token,
         exposures::revoke_token, openapi
@@ -387,6 +389,7 @@ mod tests {
             "get /v1/nodes/{node}/docker",
             "get /v1/nodes/{node}/exec",
             "get /v1/nodes/{node}/execs/{id}/attach",
+            "get /v1/nodes/{node}/forward",
             "get /v1/nodes/{node}/images/save",
             "get /v1/nodes/{node}/logs",
             "get /v1/nodes/{node}/stats",

@@ -17,6 +17,10 @@ use hub_protocol::target::Target;
 use super::{CommandError, Hub};
 use crate::secret::Token;
 use crate::store::{Located, StoreError};
+use crate::wires::Listening;
+
+/// How long to wait for a new exposure's listener before it is shown without one.
+const LISTENING: Duration = Duration::from_secs(2);
 
 /// A replica that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +117,6 @@ impl Hub {
         &self,
         wanted: WantedExposure,
     ) -> Result<FreshExposure, CommandError> {
-        carried(wanted.protocol)?;
         let token = match wanted.token.unwrap_or(wanted.protocol.is_http()) {
             true => Some(Token::random()?),
             false if wanted.token_ttl.is_some() => return Err(CommandError::NothingExpires),
@@ -146,9 +149,6 @@ impl Hub {
         id: ExposureId,
         wanted: WantedEdit,
     ) -> Result<Located, CommandError> {
-        if let Edit::Set(protocol) = wanted.protocol {
-            carried(protocol)?;
-        }
         let edit = ExposureEdit {
             name: wanted.name,
             access: wanted.access,
@@ -240,7 +240,11 @@ impl Hub {
             }
             _ => None,
         };
-        let by_address = exposure.listen.map(|address| match exposure.protocol {
+        let listening = match self.wires().listening(exposure.id) {
+            Some(Listening::At(address)) => Some(address),
+            _ => exposure.listen,
+        };
+        let by_address = listening.map(|address| match exposure.protocol {
             Protocol::Udp => format!("udp://{address}"),
             _ => format!("tcp://{address}"),
         });
@@ -257,6 +261,10 @@ impl Hub {
         token: Option<&Token>,
     ) -> Result<FreshExposure, CommandError> {
         let located = self.exposure(id).await?;
+        if !located.exposure.protocol.is_http() {
+            // So that the port is known where any free one was asked for.
+            self.wires().settled(id, LISTENING).await;
+        }
         let urls = self.urls(&located.exposure, token);
         Ok(FreshExposure { located, urls })
     }
@@ -275,19 +283,13 @@ impl Hub {
         Ok(replicas)
     }
 
-    /// Tells the agents of a change that stands.
+    /// Tells the agents and whoever listens of a change that stands.
     fn tell(&self, change: ExposureChange) -> Exposure {
         for told in change.told {
             self.sessions().tell_targets(&told.node.id, told.targets);
         }
+        // After the agents: what comes by a new listener names a list that is on its way.
+        self.wires().changed();
         change.exposure
-    }
-}
-
-/// Whether this hub carries that.
-fn carried(protocol: Protocol) -> Result<(), CommandError> {
-    match protocol {
-        Protocol::Http | Protocol::Http2 => Ok(()),
-        Protocol::Tcp | Protocol::Udp => Err(CommandError::UnsupportedProtocol { protocol }),
     }
 }

@@ -13,7 +13,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hub_ledger::{NewToken, Node, Presence, Protocol, Timestamp};
+use hub_ledger::{NewToken, Node, Presence, Timestamp};
 use hub_protocol::enroll::JoinToken;
 use hub_protocol::{Fingerprint, NodeId, NodeName};
 
@@ -31,6 +31,7 @@ use crate::clock::Clock;
 use crate::secret::Token;
 use crate::sessions::{Connected, Sessions};
 use crate::store::{Store, StoreError};
+use crate::wires::Wires;
 
 /// Where the hub is reached, for the commands and URLs that it prints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,6 +59,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     sessions: Sessions,
+    wires: Wires,
     ca: Arc<Ca>,
     addresses: Addresses,
     started: Timestamp,
@@ -117,12 +119,6 @@ pub enum CommandError {
         /// What was asked for.
         node: String,
     },
-    /// This hub can't carry that.
-    #[error("this hub carries no {protocol} to ports behind agents; expose what speaks HTTP")]
-    UnsupportedProtocol {
-        /// What it was asked to carry.
-        protocol: Protocol,
-    },
     /// A time was said for a token that is not made.
     #[error("only a token expires, and this exposure gets none; leave out until when it holds")]
     NothingExpires,
@@ -149,6 +145,7 @@ impl Hub {
                 store,
                 clock,
                 sessions,
+                wires: Wires::default(),
                 ca,
                 addresses,
                 started,
@@ -159,6 +156,11 @@ impl Hub {
     /// The ledger.
     pub fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    /// Where TCP and UDP exposures are listened for.
+    pub fn wires(&self) -> &Wires {
+        &self.inner.wires
     }
 
     /// The time.

@@ -366,8 +366,8 @@ async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin, time: Durati
     let _ = timeout(time, told).await;
 }
 
-/// Has the system find out about browsers that vanished without a word, while nothing is sent.
-fn probe(stream: &TcpStream) -> rustix::io::Result<()> {
+/// Has the system find out about clients that vanished without a word, while nothing is sent.
+pub(crate) fn probe(stream: &TcpStream) -> rustix::io::Result<()> {
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, PROBE_AFTER)?;
     set_tcp_keepintvl(stream, PROBE_INTERVAL)?;

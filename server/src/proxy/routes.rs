@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use hub_ledger::{Exposure, ExposureName, ExposureTokenHash, Replica, Timestamp};
+use hub_ledger::{Exposure, ExposureId, ExposureName, ExposureTokenHash, Replica, Timestamp};
 use hub_protocol::NodeName;
 use hub_protocol::target::Target;
 use hub_quic::session::Session;
@@ -90,6 +90,17 @@ impl LedgerRoutes {
             sessions: hub.sessions().clone(),
             clock: hub.clock().clone(),
         }
+    }
+
+    /// The exposure of this number.
+    ///
+    /// # Errors
+    /// There is none, or the ledger can't answer.
+    pub async fn of(&self, id: ExposureId) -> Result<Resolved, RouteError> {
+        let now = self.clock.now();
+        let located = self.store.locate(id).await?;
+        let located = located.ok_or(RouteError::Unknown)?;
+        Ok(self.live(located, now))
     }
 
     fn live(&self, located: Located, at: Timestamp) -> Resolved {

@@ -2,21 +2,15 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hub_protocol::kind::http::{Outcome, RESPONSE};
-use hub_protocol::limits::MAX_DATA;
-use hub_quic::operation::{Operation, Receiver, Sender};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use hub_quic::operation::{Operation, Sender};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::door::Holds;
 use super::exchange::{outcome, settled};
 use super::front::{UpgradeSlot, Upgraded};
-
-/// How much is read from the browser at once, in bytes.
-const READ: usize = MAX_DATA / 4;
-
-/// One side broke off: the other must not take it for a clean end.
-struct Broke;
+use crate::pipe::{self, Broke, Pulse};
 
 /// Carries bytes until both directions have ended. When one breaks, so does the other: the
 /// operation is cancelled, and the browser's connection closed. Holds the connection's seat, and
@@ -31,9 +25,10 @@ pub(super) async fn run(
         return;
     };
     let (read, write) = tokio::io::split(io);
+    let pulse = Pulse::default();
     let carried = async {
-        let up = up(early, read, sender);
-        let down = down(operation.receiver(RESPONSE), write, &operation);
+        let up = up(early, read, sender, &pulse);
+        let down = down(write, &operation, &pulse);
         tokio::try_join!(up, down)
     };
     let carried = match seat {
@@ -51,40 +46,23 @@ pub(super) async fn run(
 /// From the browser to the target, as long as the agent wants it.
 async fn up(
     early: Bytes,
-    mut browser: impl AsyncRead + Unpin,
+    browser: impl AsyncRead + Unpin,
     mut sender: Sender,
+    pulse: &Pulse,
 ) -> Result<(), Broke> {
     if !early.is_empty() && sender.send(early).await.is_err() {
         return Ok(());
     }
-    let mut buffer = BytesMut::new();
-    loop {
-        buffer.reserve(READ);
-        let read = tokio::select! {
-            biased;
-            () = sender.stopped() => return Ok(()),
-            read = browser.read_buf(&mut buffer) => read.map_err(|_| Broke)?,
-        };
-        if read == 0 {
-            sender.finish();
-            return Ok(());
-        }
-        if sender.send(buffer.split().freeze()).await.is_err() {
-            return Ok(());
-        }
-    }
+    pipe::up(browser, sender, pulse).await
 }
 
 /// From the target to the browser.
 async fn down(
-    mut receiver: Receiver,
     mut browser: impl AsyncWrite + Unpin,
     operation: &Operation,
+    pulse: &Pulse,
 ) -> Result<(), Broke> {
-    while let Some(bytes) = receiver.chunk().await.map_err(|_| Broke)? {
-        browser.write_all(&bytes).await.map_err(|_| Broke)?;
-        browser.flush().await.map_err(|_| Broke)?;
-    }
+    pipe::down(operation.receiver(RESPONSE), &mut browser, pulse).await?;
     if let Some(Ok(done)) = futures_util::FutureExt::now_or_never(operation.done())
         && outcome(&done) != Some(Outcome::Complete)
     {

@@ -113,6 +113,8 @@ fn row(exposure: &Exposure) -> [String; 8] {
 pub(super) fn one(exposure: &Exposure) -> String {
     let mut rows = vec![("Exposure", exposure.id.to_string())];
     rows.extend(exposure.name.iter().map(|name| ("Name", name.clone())));
+    let error = exposure.listen_error.iter();
+    rows.extend(error.map(|error| ("Not listening", error.clone())));
     let addresses = exposure.addresses.iter();
     rows.extend(addresses.map(|address| ("Reached at", address.clone())));
     if let Some(token) = &exposure.token {
@@ -222,7 +224,10 @@ fn carries(exposure: &Exposure) -> String {
         Protocol::Tcp => "TCP",
         Protocol::Udp => "UDP",
     };
-    match &exposure.listen {
+    match exposure.listening.as_ref().or(exposure.listen.as_ref()) {
+        Some(address) if exposure.listen_error.is_some() => {
+            format!("{name} from {address} (not listening)")
+        }
         Some(address) => format!("{name} from {address}"),
         None => name.into(),
     }
@@ -253,6 +258,8 @@ mod tests {
             access: Access::Public,
             protocol: Protocol::Http,
             listen: None,
+            listening: None,
+            listen_error: None,
             token: Some(ExposureToken {
                 expires: None,
                 previous_until: None,

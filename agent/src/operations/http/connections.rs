@@ -173,6 +173,14 @@ impl Connections {
         dial::connect(&*self.shared.dial, &place, target).await
     }
 
+    /// Where a target is, for what connects by itself.
+    ///
+    /// # Errors
+    /// It is not found.
+    pub(in crate::operations) async fn place(&self, target: &Target) -> Result<Place, Failure> {
+        self.shared.places.find(target).await
+    }
+
     /// A new connection to a target.
     pub(super) async fn fresh(&self, target: &Target) -> Result<Connection, Failure> {
         let place = self.shared.places.find(target).await?;

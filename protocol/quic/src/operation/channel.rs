@@ -155,6 +155,32 @@ impl Sender {
         taken.map_ok(drop)
     }
 
+    /// Sends all of `bytes` if there is credit and room for them now, or nothing. Gives whether they
+    /// were sent: for what is of no use later.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send): nothing was sent.
+    pub fn try_send(&mut self, bytes: &Bytes) -> Result<bool, Ended> {
+        let mut state = self.shared.lock();
+        if let Some(ended) = &state.ended {
+            return Err(ended.clone());
+        }
+        if state.machine.is_over() || state.machine.is_ended(self.channel) {
+            return Err(Ended::Over);
+        }
+        let cost = bytes.len() as u64;
+        let room = bytes.len() <= MAX_DATA
+            && state.outgoing.bytes() < QUEUE
+            && state.machine.credit(self.channel) >= cost
+            && state.machine.take_credit(self.channel, cost) == cost;
+        if room && !bytes.is_empty() {
+            let header = frame::data_header(self.channel, bytes.len());
+            state.outgoing.push(&header, bytes.clone());
+            state.wake_pump();
+        }
+        Ok(room)
+    }
+
     /// Ends the channel: nothing follows on it.
     pub fn finish(&mut self) {
         let mut state = self.shared.lock();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use hub_protocol::code::ResetCode;
 use hub_protocol::frame::{Channel, Decoder, Frame};
+use hub_protocol::kind::OperationKind;
 use hub_protocol::limits::MAX_DATA;
 use hub_protocol::operation::{Effect, OperationState, Violation};
 use hub_protocol::priority::{Burst, Priority};
@@ -340,7 +341,11 @@ impl Pump {
     /// Sets the priority that the next batch goes with.
     fn prioritize(&mut self, spent: u64) {
         let bytes = self.batch.chunks.iter().map(Bytes::len).sum::<usize>() as u64;
-        let next = self.burst.send(bytes, spent, self.shared.session.clock().0);
+        let now = self.shared.session.clock().0;
+        if self.shared.kind != OperationKind::Udp {
+            self.shared.session.flows().streams_write(now);
+        }
+        let next = self.burst.send(bytes, spent, now);
         if next == Priority::Interactive {
             self.shared.session.urgent(bytes);
         }

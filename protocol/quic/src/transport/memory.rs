@@ -5,7 +5,8 @@
 //! Connection --open, when a slot is free--> queue of the other end --accept--> Connection
 //! ```
 //!
-//! Chunks go over as they are, in order. A writer waits while the pipe is full. The end, a reset and
+//! Datagrams go over as they are, too, in order, as long as there is room for them. Chunks go over as
+//! they are, in order. A writer waits while the pipe is full. The end, a reset and
 //! a stop reach the other side at once; closing the connection reaches every stream, what was written
 //! before it can still be read, and nothing that is said after it is heard. Each end allows the other so many streams: one counts from
 //! when it is opened until both its readers have seen its end or have given it up, so that an end
@@ -13,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -29,6 +30,13 @@ const BUFFER: usize = STREAM_WINDOW as usize;
 
 /// What a chunk counts beside its bytes, so that tiny ones are not free.
 const CHUNK: usize = 64;
+
+/// The most bytes of a datagram: any UDP packet and what names its flow.
+pub(super) const MAX_DATAGRAM: usize = 65_536 + 8;
+
+/// What datagrams to one end may hold until it takes them, [`CHUNK`] for each included; of more the
+/// oldest give way.
+const DATAGRAMS: usize = 256 * 1024;
 
 /// How many streams each end of a connection may have open at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +62,11 @@ pub fn pair(streams: Streams) -> (Connection, Connection) {
     let end = |may_open: u32| End {
         slots: Arc::new(Semaphore::new(may_open as usize)),
         allowed: AtomicU32::new(may_open),
+        opened: AtomicU64::new(0),
         incoming: Mutex::default(),
         arrived: Notify::new(),
+        datagrams: Mutex::default(),
+        datagram: Notify::new(),
     };
     let shared = Arc::new(Shared {
         ends: [end(streams.hub), end(streams.agent)],
@@ -83,9 +94,21 @@ struct End {
     slots: Arc<Semaphore>,
     /// Streams that it may have open.
     allowed: AtomicU32,
+    /// Streams that it has opened.
+    opened: AtomicU64,
     /// Streams that the other end opened, and that were not accepted: from there, to there.
     incoming: Mutex<VecDeque<[Arc<Pipe>; 2]>>,
     arrived: Notify,
+    /// Datagrams to it.
+    datagrams: Mutex<Datagrams>,
+    datagram: Notify,
+}
+
+/// Datagrams that wait to be taken, and what they count.
+#[derive(Debug, Default)]
+struct Datagrams {
+    queue: VecDeque<Bytes>,
+    held: usize,
 }
 
 #[derive(Debug)]
@@ -163,8 +186,9 @@ impl Connection {
             // The semaphore is never closed.
             Ok(slot) = self.ours().slots.clone().acquire_owned() => Arc::new(slot),
         };
-        let there = Arc::new(Pipe::new(slot.clone()));
-        let back = Arc::new(Pipe::new(slot));
+        let index = self.ours().opened.fetch_add(1, Ordering::Relaxed);
+        let there = Arc::new(Pipe::new(index, slot.clone()));
+        let back = Arc::new(Pipe::new(index, slot));
         {
             let mut pipes = lock(&self.0.shared.pipes);
             if let Some(closed) = self.close_reason() {
@@ -211,6 +235,47 @@ impl Connection {
         (send, recv)
     }
 
+    /// Sends a datagram; the oldest that the other end has not taken give way to it. Gives whether it
+    /// could be sent at all.
+    pub(super) fn send_datagram(&self, datagram: Bytes) -> bool {
+        if datagram.len() > MAX_DATAGRAM || self.close_reason().is_some() {
+            return false;
+        }
+        {
+            let mut waiting = lock(&self.theirs().datagrams);
+            waiting.held += datagram.len() + CHUNK;
+            waiting.queue.push_back(datagram);
+            while waiting.held > DATAGRAMS
+                && let Some(oldest) = waiting.queue.pop_front()
+            {
+                waiting.held -= oldest.len() + CHUNK;
+            }
+        }
+        self.theirs().datagram.notify_one();
+        true
+    }
+
+    /// The next datagram that the other end sent. Cancelling loses none.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub(super) async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
+        loop {
+            {
+                let mut waiting = lock(&self.ours().datagrams);
+                if let Some(datagram) = waiting.queue.pop_front() {
+                    waiting.held -= datagram.len() + CHUNK;
+                    return Ok(datagram);
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.ours().datagram.notified() => {}
+                closed = self.closed() => return Err(closed),
+            }
+        }
+    }
+
     /// Closes it, and with it all streams.
     pub fn close(&self, code: VarInt, reason: &[u8]) {
         self.0.shared.close(self.0.end, code, reason);
@@ -255,6 +320,8 @@ impl Connection {
 /// One direction of a stream.
 #[derive(Debug)]
 struct Pipe {
+    /// How many streams the end that opened this one had opened before.
+    index: u64,
     state: Mutex<State>,
 }
 
@@ -294,8 +361,9 @@ impl State {
 }
 
 impl Pipe {
-    fn new(slot: Arc<OwnedSemaphorePermit>) -> Self {
+    fn new(index: u64, slot: Arc<OwnedSemaphorePermit>) -> Self {
         Self {
+            index,
             state: Mutex::new(State {
                 chunks: VecDeque::new(),
                 held: 0,
@@ -321,6 +389,11 @@ pub struct SendStream {
 }
 
 impl SendStream {
+    /// How many streams the end that opened this one had opened before.
+    pub(super) fn index(&self) -> u64 {
+        self.pipe.index
+    }
+
     /// Writes as much as there is room for; gives how many chunks were taken whole.
     pub(super) fn poll_chunks(
         &mut self,

@@ -10,5 +10,6 @@ mod flow;
 mod honest;
 mod hostile_agent;
 mod hostile_hub;
+mod packets;
 mod raw;
 mod sessions;

@@ -140,6 +140,12 @@ pub struct Exposure {
     /// For TCP and UDP, where the hub listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
+    /// Where it does listen: the port that was free, where any would do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listening: Option<String>,
+    /// Why it does not listen, if it can't. That is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen_error: Option<String>,
     /// What is known of its token, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<ExposureToken>,
