@@ -84,6 +84,51 @@ pub(crate) struct Limits {
     pub(crate) drain: Duration,
 }
 
+/// The seats of a listener.
+pub(crate) struct Seats {
+    limits: Limits,
+    room: Arc<Semaphore>,
+    phase: watch::Sender<Phase>,
+}
+
+impl Seats {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            room: Arc::new(Semaphore::new(limits.connections as usize)),
+            phase: watch::Sender::new(Phase::Serving),
+        }
+    }
+
+    /// Waits for a free seat, and takes it.
+    pub(crate) async fn free(&self) -> Seat {
+        let permit = self.room.clone().acquire_owned().await;
+        Seat {
+            _permit: Arc::new(permit.expect("never closed")),
+            phase: self.phase.subscribe(),
+            _also: None,
+        }
+    }
+
+    /// Whether more than half of them are taken.
+    pub(crate) fn are_scarce(&self) -> bool {
+        self.room.available_permits() < self.limits.connections as usize / 2
+    }
+
+    /// Tells all who have a seat that it is time, and waits until they have left; ends what is left
+    /// after the time that they have.
+    pub(crate) async fn vacate(self) {
+        let all_left = || async { drop(self.room.acquire_many(self.limits.connections).await) };
+        self.phase.send_replace(Phase::Stopping);
+        if timeout(self.limits.drain, all_left()).await.is_err() {
+            let whose = self.limits.whose;
+            tracing::info!(whose, "what is still under way is cut off");
+            self.phase.send_replace(Phase::Cut);
+            let _ = timeout(FAREWELL, all_left()).await;
+        }
+    }
+}
+
 /// Gives each connection of `listener` to `connection` until `stop`; then waits for those under
 /// way, and ends what is left. Dropping this ends all of them at once.
 pub(crate) async fn serve<F>(
@@ -94,31 +139,20 @@ pub(crate) async fn serve<F>(
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let Limits {
-        whose,
-        connections,
-        drain,
-    } = limits;
-    let room = Arc::new(Semaphore::new(connections as usize));
-    let (phase, phases) = watch::channel(Phase::Serving);
+    let seats = Seats::new(limits);
     let mut stop = pin!(stop);
     loop {
         let accept = async {
-            let permit = room.clone().acquire_owned().await;
-            (permit.expect("never closed"), listener.accept().await)
+            let seat = seats.free().await;
+            (seat, listener.accept().await)
         };
-        let (permit, accepted) = tokio::select! {
+        let (seat, accepted) = tokio::select! {
             biased;
             () = &mut stop => break,
             accepted = accept => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let seat = Seat {
-                    _permit: Arc::new(permit),
-                    phase: phases.clone(),
-                    _also: None,
-                };
                 let served = connection(stream, peer, seat.clone());
                 tokio::spawn(async move {
                     tokio::select! {
@@ -128,6 +162,7 @@ pub(crate) async fn serve<F>(
                 });
             }
             Err(error) => {
+                let whose = limits.whose;
                 tracing::warn!(whose, %error, "a connection could not be accepted");
                 tokio::select! {
                     () = &mut stop => break,
@@ -137,13 +172,7 @@ pub(crate) async fn serve<F>(
         }
     }
     drop(listener);
-    phase.send_replace(Phase::Stopping);
-    let all_left = || async { drop(room.acquire_many(connections).await) };
-    if timeout(drain, all_left()).await.is_err() {
-        tracing::info!(whose, "what is still under way is cut off");
-        phase.send_replace(Phase::Cut);
-        let _ = timeout(FAREWELL, all_left()).await;
-    }
+    seats.vacate().await;
 }
 
 #[cfg(test)]

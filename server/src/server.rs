@@ -6,6 +6,7 @@
 //! enrollment  UDP  hub-enroll/1  -> enroll     strangers with a token; budgets of its own
 //! operators   TCP  HTTP          -> api        bearer token
 //! browsers    TCP  HTTP, TLS     -> proxy      what is exposed, and nothing else
+//!             UDP  HTTP/3, with TLS only
 //! anybody     TCP, UDP           -> wires      the same; a listener for each exposure
 //! ```
 //!
@@ -15,7 +16,7 @@ mod site;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,6 +89,8 @@ pub struct Config {
     pub quotas: Quotas,
     /// How browsers know where they are.
     pub proxy_tls: ProxyTls,
+    /// Whether those that come over TLS may go on with HTTP/3, over UDP and the same port.
+    pub proxy_http3: bool,
     /// Where browsers that come in the clear are sent to TLS; TCP.
     pub proxy_redirect_listen: Option<SocketAddr>,
     /// The proxies in front of the data plane whose word about clients is taken.
@@ -122,6 +125,7 @@ impl Config {
             domain: None,
             quotas: Quotas::default(),
             proxy_tls: ProxyTls::Off,
+            proxy_http3: true,
             proxy_redirect_listen: None,
             trusted_proxies: Trusted::default(),
             proxy_protocol: false,
@@ -213,6 +217,9 @@ pub struct Bound {
     pub api: Option<SocketAddr>,
     /// For browsers; TCP.
     pub proxy: Option<SocketAddr>,
+    /// For browsers; UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http3: Option<SocketAddr>,
     /// For browsers that are sent to TLS; TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirect: Option<SocketAddr>,
@@ -360,11 +367,24 @@ impl Server {
         store.mark_all_away(now).await?;
         let local = |endpoint: &Endpoint, asked| endpoint.local_addr().unwrap_or(asked);
         let tcp = |listener: &Option<TcpListener>| listener.as_ref()?.local_addr().ok();
+        // Proxies do not say over UDP for whom they speak.
+        let http3 = config.proxy_http3 && site.is_some() && !config.proxy_protocol;
+        let http3 = tcp(&proxy_listener)
+            .filter(|_| http3)
+            .map(|address| {
+                UdpSocket::bind(address).map_err(|error| StartError::Listen {
+                    what: "browsers with HTTP/3",
+                    address,
+                    error,
+                })
+            })
+            .transpose()?;
         let bound = Bound {
             agents: local(&agents, config.agent_listen),
             enrollment: local(&enrollment, config.enroll_listen),
             api: tcp(&api_listener),
             proxy: tcp(&proxy_listener),
+            http3: http3.as_ref().and_then(|socket| socket.local_addr().ok()),
             redirect: tcp(&redirect_listener),
             ca: ca.fingerprint(),
         };
@@ -395,6 +415,7 @@ impl Server {
                 trusted: config.trusted_proxies.clone(),
                 proxy_protocol: config.proxy_protocol,
                 certificates: site.as_ref().map(Site::certificates),
+                http3: bound.http3.map(|address| address.port()),
                 ..proxy::Config::default()
             },
             door,
@@ -407,6 +428,14 @@ impl Server {
             serving.spawn(async move {
                 let redirects = proxy.serve_redirects(listener, address.port(), stopped);
                 redirects.await;
+            });
+        }
+        if let Some(socket) = http3 {
+            let (proxy, stopped) = (proxy.clone(), stopped(stopping.clone()));
+            serving.spawn(async move {
+                if let Err(error) = proxy.serve_http3(socket, stopped).await {
+                    tracing::error!("HTTP/3 is not served: {error}");
+                }
             });
         }
         if let Some(listener) = proxy_listener {

@@ -74,6 +74,9 @@ pub struct ServerSettings {
     /// development, where browsers can be told to trust it.
     #[arg(long, env = "HUB_PROXY_TLS_HUB_CA", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub proxy_tls_hub_ca: Option<bool>,
+    /// Serve HTTP/3 too, over UDP and the data plane's port; goes with TLS [default: true]
+    #[arg(long, env = "HUB_PROXY_HTTP3", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub proxy_http3: Option<bool>,
     /// Where browsers that come without TLS are sent to the data plane's: TCP, as port 80.
     #[arg(long, env = "HUB_PROXY_REDIRECT_LISTEN", value_name = "ADDR")]
     pub proxy_redirect_listen: Option<SocketAddr>,
@@ -162,6 +165,7 @@ impl ServerSettings {
             proxy_tls_cert: self.proxy_tls_cert.or(file.proxy_tls_cert),
             proxy_tls_key: self.proxy_tls_key.or(file.proxy_tls_key),
             proxy_tls_hub_ca: self.proxy_tls_hub_ca.or(file.proxy_tls_hub_ca),
+            proxy_http3: self.proxy_http3.or(file.proxy_http3),
             proxy_redirect_listen: self.proxy_redirect_listen.or(file.proxy_redirect_listen),
             trusted_proxies: if self.trusted_proxies.is_empty() {
                 file.trusted_proxies
@@ -234,6 +238,7 @@ impl ServerSettings {
             domain: self.domain,
             quotas: self.limits.unwrap_or_default().quotas(),
             proxy_tls,
+            proxy_http3: self.proxy_http3.unwrap_or(true),
             proxy_redirect_listen: self.proxy_redirect_listen,
             trusted_proxies: Trusted::new(self.trusted_proxies),
             proxy_protocol,

@@ -14,6 +14,7 @@ mod corners;
 mod door;
 mod hostile;
 mod http2;
+mod http3;
 mod interim;
 mod messages;
 mod peers;

@@ -21,6 +21,7 @@
 
 pub(super) mod http1;
 pub(super) mod http2;
+pub(super) mod http3;
 mod multiplexed;
 
 use bytes::Bytes;

@@ -59,11 +59,13 @@ mod upload;
 
 use std::fmt;
 use std::future::pending;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
+use http::header::{ALT_SVC, HeaderValue};
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
@@ -86,7 +88,7 @@ pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
 
 use crate::clock::Clock;
 use crate::hangup::Hangup;
-use crate::seats::{self, Limits, Seat};
+use crate::seats::{self, Limits, Seat, Seats};
 
 /// What a client is told that has as many connections as it may have.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n\
@@ -101,6 +103,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How often to ask before the browser is given up.
 const PROBES: u32 = 4;
+
+/// For how many seconds a browser may rely on HTTP/3 being there: a day.
+const ALT_SVC_AGE: u32 = 86_400;
 
 /// What the data plane is told.
 #[derive(Debug, Clone)]
@@ -134,6 +139,8 @@ pub struct Config {
     /// Certificates for the names that browsers ask for: TLS is spoken then, and whoever comes
     /// without it is sent there.
     pub certificates: Option<Arc<dyn ResolvesServerCert>>,
+    /// The UDP port where HTTP/3 is served, for browsers that come over TLS to know.
+    pub http3: Option<u16>,
 }
 
 impl Default for Config {
@@ -153,6 +160,7 @@ impl Default for Config {
             trusted: Trusted::default(),
             proxy_protocol: false,
             certificates: None,
+            http3: None,
         }
     }
 }
@@ -227,13 +235,8 @@ impl Proxy {
         secured: Secured,
         stop: impl Future<Output = ()>,
     ) {
-        let limits = Limits {
-            whose: "browsers",
-            connections: self.inner.config.max_connections,
-            drain: self.inner.config.drain,
-        };
         let secured = self.inner.config.certificates.is_some().then_some(secured);
-        seats::serve(listener, limits, stop, |stream, peer, seat| {
+        seats::serve(listener, self.limits(), stop, |stream, peer, seat| {
             let client = Client {
                 secured,
                 ..Client::plain(peer)
@@ -252,6 +255,31 @@ impl Proxy {
             return Some(seat);
         }
         Some(seat.holding(self.inner.door.connect(address)?))
+    }
+
+    /// Serves browsers over HTTP/3 on this socket until `stop`; then lets requests under way go on
+    /// for the time configured. Connections here are counted apart.
+    ///
+    /// # Errors
+    /// There are no certificates, or the socket can't be used.
+    pub async fn serve_http3(
+        &self,
+        socket: UdpSocket,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let certificates = self.inner.config.certificates.clone();
+        let certificates = certificates.ok_or(io::ErrorKind::Unsupported)?;
+        let endpoint = front::http3::endpoint(socket, certificates)?;
+        front::http3::serve(self, endpoint, Seats::new(self.limits()), stop).await;
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            whose: "browsers",
+            connections: self.inner.config.max_connections,
+            drain: self.inner.config.drain,
+        }
     }
 
     async fn serve_stream(&self, stream: TcpStream, client: Client, seat: Seat) {
@@ -344,13 +372,22 @@ impl Proxy {
 
     /// Answers a request, with the target's response or the hub's own.
     async fn answer(&self, asked: Asked) -> Response<ProxyBody> {
-        match self.carry(asked).await {
+        let secured = asked.client.scheme == Scheme::Https;
+        let mut response = match self.carry(asked).await {
             Ok(response) => response,
             Err(answer) => {
                 tracing::debug!(status = answer.status.as_u16(), "{}", answer.reason);
                 answer.into_response()
             }
+        };
+        if let Some(port) = self.inner.config.http3.filter(|_| secured) {
+            // Instead of the target's own, which could only be about the hub's ports.
+            let elsewhere = format!("h3=\":{port}\"; ma={ALT_SVC_AGE}");
+            if let Ok(elsewhere) = HeaderValue::try_from(elsewhere) {
+                response.headers_mut().insert(ALT_SVC, elsewhere);
+            }
         }
+        response
     }
 }
 
@@ -361,7 +398,7 @@ async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin, time: Durati
         stream.shutdown().await?;
         // Closed before it has read this, it might see a reset instead.
         while stream.read(&mut [0; 1024]).await? > 0 {}
-        Ok::<_, std::io::Error>(())
+        Ok::<_, io::Error>(())
     };
     let _ = timeout(time, told).await;
 }

@@ -27,7 +27,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hub_protocol::limits::MAX_HEAD;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::multiplexed::{self, Checked};
@@ -259,7 +259,9 @@ async fn send_body(
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(_)) => {
-                // It has been logged. The browser must not take what it has for all of it.
+                // It has been logged. The browser must not take what it has for all of it, but it
+                // is to have that: a reset throws away what the connection has not written yet.
+                yield_now().await;
                 sent.send_reset(Reason::INTERNAL_ERROR);
                 return Ok(());
             }

@@ -108,6 +108,19 @@ impl Checked {
     }
 }
 
+/// Whether a request has a body as a rule: its head says how long it is, or its method is for
+/// sending one.
+pub(super) fn brings_a_body(head: &request::Parts) -> bool {
+    let rarely = [
+        Method::GET,
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::DELETE,
+        Method::TRACE,
+    ];
+    head.headers.contains_key(CONTENT_LENGTH) || !rarely.contains(&head.method)
+}
+
 /// Puts the crumbs of a cookie together, into one line as HTTP/1.1 has it (RFC 9113, 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut crumbs = headers.get_all(COOKIE).iter();
