@@ -116,7 +116,11 @@ async fn outward(mut reader: Reader, mut to_here: impl AsyncWrite + Unpin) -> Re
     loop {
         let written = match reader.next().await {
             Incoming::Data(FROM_THERE, bytes) => to_here.write_all(&bytes).await,
-            Incoming::Closed(FROM_THERE) => to_here.shutdown().await,
+            // Standard output is written on another thread, which a shutdown does not wait for.
+            Incoming::Closed(FROM_THERE) => match to_here.flush().await {
+                Ok(()) => to_here.shutdown().await,
+                Err(error) => Err(error),
+            },
             Incoming::Data(channel::STATUS, status) => {
                 return match Finish::from_json(&status) {
                     Finish::Complete { .. } => Ok(()),
