@@ -404,41 +404,42 @@ impl Server {
             let api = api::Api::new(hub.clone(), &config.data_dir, config.api_tls.as_ref())?;
             serving.spawn(api.serve(listener, stopping.clone())?);
         }
-        let token = api::ApiToken::load_or_create(&config.data_dir.join(api::TOKEN_FILE));
-        let token = token.map_err(api::ApiError::from)?;
-        let users = Arc::new(proxy::Operator::new(token));
-        let door = Door::new(&secret, users, config.quotas);
-        let proxy = proxy(
-            &hub,
-            proxy::Config {
-                domain: config.domain.clone(),
-                trusted: config.trusted_proxies.clone(),
-                proxy_protocol: config.proxy_protocol,
-                certificates: site.as_ref().map(Site::certificates),
-                http3: bound.http3.map(|address| address.port()),
-                ..proxy::Config::default()
-            },
-            door,
-        );
-        let stopped = |mut stopping: watch::Receiver<bool>| async move {
-            let _ = stopping.wait_for(|stop| *stop).await;
-        };
-        if let (Some(listener), Some(address)) = (redirect_listener, bound.proxy) {
-            let (proxy, stopped) = (proxy.clone(), stopped(stopping.clone()));
-            serving.spawn(async move {
-                let redirects = proxy.serve_redirects(listener, address.port(), stopped);
-                redirects.await;
-            });
-        }
-        if let Some(socket) = http3 {
-            let (proxy, stopped) = (proxy.clone(), stopped(stopping.clone()));
-            serving.spawn(async move {
-                if let Err(error) = proxy.serve_http3(socket, stopped).await {
-                    tracing::error!("HTTP/3 is not served: {error}");
-                }
-            });
-        }
+        // Without browsers there is no door, and no token that would open it.
         if let Some(listener) = proxy_listener {
+            let token = api::ApiToken::load_or_create(&config.data_dir.join(api::TOKEN_FILE));
+            let token = token.map_err(api::ApiError::from)?;
+            let users = Arc::new(proxy::Operator::new(token));
+            let door = Door::new(&secret, users, config.quotas);
+            let proxy = proxy(
+                &hub,
+                proxy::Config {
+                    domain: config.domain.clone(),
+                    trusted: config.trusted_proxies.clone(),
+                    proxy_protocol: config.proxy_protocol,
+                    certificates: site.as_ref().map(Site::certificates),
+                    http3: bound.http3.map(|address| address.port()),
+                    ..proxy::Config::default()
+                },
+                door,
+            );
+            let stopped = |mut stopping: watch::Receiver<bool>| async move {
+                let _ = stopping.wait_for(|stop| *stop).await;
+            };
+            if let (Some(listener), Some(address)) = (redirect_listener, bound.proxy) {
+                let (proxy, stopped) = (proxy.clone(), stopped(stopping.clone()));
+                serving.spawn(async move {
+                    let redirects = proxy.serve_redirects(listener, address.port(), stopped);
+                    redirects.await;
+                });
+            }
+            if let Some(socket) = http3 {
+                let (proxy, stopped) = (proxy.clone(), stopped(stopping.clone()));
+                serving.spawn(async move {
+                    if let Err(error) = proxy.serve_http3(socket, stopped).await {
+                        tracing::error!("HTTP/3 is not served: {error}");
+                    }
+                });
+            }
             let stopped = stopped(stopping.clone());
             serving.spawn(async move { proxy.serve(listener, stopped).await });
         }
