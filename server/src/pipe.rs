@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use hub_protocol::limits::MAX_DATA;
-use hub_quic::operation::{Receiver, Sender};
+use hub_quic::operation::{Ended, Receiver, Sender};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::sleep;
+
+use crate::proxy::{Down, Track};
 
 /// How much is read at once, in bytes, at first: doubled up to [`MAX_DATA`] while that is not enough.
 const READ: usize = MAX_DATA / 4;
@@ -31,13 +33,47 @@ const WRITE: usize = MAX_DATA;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Broke;
 
-/// Whether anything has moved lately.
-#[derive(Debug, Default)]
-pub(crate) struct Pulse(AtomicBool);
+/// Whether anything has moved lately, and where that is seen.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    moved: AtomicBool,
+    track: Option<Track>,
+}
 
 impl Pulse {
+    /// One whose bytes, and what they wait for, are told to this record.
+    pub(crate) fn seen(track: Track) -> Self {
+        Self {
+            moved: AtomicBool::new(false),
+            track: Some(track),
+        }
+    }
+
     fn beat(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends what was read from the connection.
+    pub(crate) async fn send(&self, sender: &mut Sender, bytes: Bytes) -> Result<(), Ended> {
+        match &self.track {
+            Some(track) => track.send(sender, bytes).await,
+            None => sender.send(bytes).await,
+        }
+    }
+
+    /// What the connection is to get is awaited, or has come and is being written.
+    fn down(&self, down: Down, bytes: usize) {
+        if let Some(track) = &self.track {
+            track.down(down);
+            track.gives(bytes);
+        }
+    }
+
+    /// Both directions have come to their ends.
+    pub(crate) fn ended_well(&self) {
+        if let Some(track) = &self.track {
+            track.whole();
+        }
     }
 
     /// Waits until nothing has moved for `idle`, within a quarter of it; for ever without one.
@@ -48,7 +84,7 @@ impl Pulse {
         let mut silent = 0;
         while silent < 4 {
             sleep(idle / 4).await;
-            if self.0.swap(false, Ordering::Relaxed) {
+            if self.moved.swap(false, Ordering::Relaxed) {
                 silent = 0;
             } else {
                 silent += 1;
@@ -83,7 +119,8 @@ pub(crate) async fn up(
         if read == room {
             size = (2 * size).min(MAX_DATA);
         }
-        if sender.send(buffer.split().freeze()).await.is_err() {
+        let bytes = buffer.split().freeze();
+        if pulse.send(&mut sender, bytes).await.is_err() {
             return Ok(());
         }
     }
@@ -98,10 +135,12 @@ pub(crate) async fn down(
 ) -> Result<(), Broke> {
     let mut chunks = Chunks::default();
     loop {
+        pulse.down(Down::Piece, 0);
         let filled = poll_fn(|cx| chunks.poll_fill(&mut receiver, cx)).await;
         if !filled? {
             return Ok(());
         }
+        pulse.down(Down::Browser, chunks.bytes);
         to.write_all_buf(&mut chunks).await.map_err(|_| Broke)?;
         to.flush().await.map_err(|_| Broke)?;
         pulse.beat();

@@ -43,7 +43,7 @@ use crate::ca::{Ca, CaError, CaOptions, SignError};
 use crate::clock::Clock;
 use crate::enroll::{self, EnrollConfig};
 use crate::hub::{Addresses, Hub};
-use crate::proxy::{self, Door, LedgerRoutes, Proxy, Quotas, Trusted};
+use crate::proxy::{self, Door, LedgerRoutes, Proxy, Quotas, Seeing, SeeingConfig, Trusted};
 use crate::secret::{HubSecret, SecretError};
 use crate::sessions::{self, LocalNode, SessionConfig, Sessions};
 use crate::store::{Execution, Store, StoreError};
@@ -97,6 +97,8 @@ pub struct Config {
     pub trusted_proxies: Trusted,
     /// Whether these begin each connection with a header of the PROXY protocol.
     pub proxy_protocol: bool,
+    /// What operators want to see of the data plane.
+    pub seeing: SeeingConfig,
     /// The file of the hub's secret, if not the one in `data_dir`.
     pub secret_file: Option<PathBuf>,
     /// Certificate and key of the API, in PEM.
@@ -129,6 +131,7 @@ impl Config {
             proxy_redirect_listen: None,
             trusted_proxies: Trusted::default(),
             proxy_protocol: false,
+            seeing: SeeingConfig::default(),
             secret_file: None,
             api_tls: None,
             sessions: SessionConfig::default(),
@@ -194,6 +197,14 @@ pub enum StartError {
     /// The API.
     #[error(transparent)]
     Api(#[from] api::ApiError),
+    /// The access log.
+    #[error("the access log {}: {error}", .path.display())]
+    AccessLog {
+        /// Its file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
     /// A listener.
     #[error("cannot listen for {what} on {address}: {error}")]
     Listen {
@@ -310,6 +321,7 @@ pub struct Server {
     bound: Bound,
     endpoints: [Endpoint; 2],
     stop: watch::Sender<bool>,
+    seeing: Seeing,
     /// The API and the data plane, which end by themselves once told to stop.
     serving: JoinSet<()>,
     /// Everything else.
@@ -357,6 +369,10 @@ impl Server {
             )
             .map_err(io::Error::other)
         })?;
+        let seeing = Seeing::new(config.seeing.clone()).map_err(|error| {
+            let path = config.seeing.access_log.clone().unwrap_or_default();
+            StartError::AccessLog { path, error }
+        })?;
         let api_listener = listen_tcp("operators", config.api_listen).await?;
         let proxy_listener = listen_tcp("browsers", config.proxy_listen).await?;
         let redirect_listener =
@@ -402,6 +418,7 @@ impl Server {
         let (mut serving, mut tasks) = (JoinSet::new(), JoinSet::new());
         if let Some(listener) = api_listener {
             let api = api::Api::new(hub.clone(), &config.data_dir, config.api_tls.as_ref())?;
+            let api = api.seeing(seeing.clone());
             serving.spawn(api.serve(listener, stopping.clone())?);
         }
         // Without browsers there is no door, and no token that would open it.
@@ -418,6 +435,7 @@ impl Server {
                     proxy_protocol: config.proxy_protocol,
                     certificates: site.as_ref().map(Site::certificates),
                     http3: bound.http3.map(|address| address.port()),
+                    seeing: seeing.clone(),
                     ..proxy::Config::default()
                 },
                 door,
@@ -483,6 +501,7 @@ impl Server {
             bound,
             endpoints: [agents, enrollment],
             stop,
+            seeing,
             serving,
             tasks,
             local,
@@ -531,6 +550,7 @@ impl Server {
             endpoint.set_server_config(None);
         }
         while self.serving.join_next().await.is_some() {}
+        self.seeing.flush().await;
         if !self.hub.sessions().all().is_empty() {
             self.hub.sessions().go_away("the hub is stopping");
             // The goodbyes leave within a round trip; slower agents see the connection close.

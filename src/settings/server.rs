@@ -10,7 +10,7 @@ use hub_agent::policy::{Policy, Rules, Source};
 use hub_protocol::ports;
 use hub_quic::endpoint::UdpNetwork;
 use hub_server::ProxyTls;
-use hub_server::proxy::{Prefix, Trusted};
+use hub_server::proxy::{Prefix, SeeingConfig, Trusted};
 use hub_server::wires;
 use serde::Deserialize;
 
@@ -94,6 +94,18 @@ pub struct ServerSettings {
     /// data plane. Connections from others than the trusted proxies are refused.
     #[arg(long, env = "HUB_PROXY_PROTOCOL", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub proxy_protocol: Option<bool>,
+    /// A file for a line of JSON about each request of browsers; - is standard error [default: none]
+    #[arg(long, env = "HUB_ACCESS_LOG", value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
+    /// The share of requests that the access log has, from 0 to 1; it has all errors [default: 1]
+    #[arg(long, env = "HUB_ACCESS_LOG_SAMPLE", value_name = "SHARE")]
+    pub access_log_sample: Option<f64>,
+    /// Have queries in the access log, which may hold secrets of what is exposed.
+    #[arg(long, env = "HUB_ACCESS_LOG_QUERY", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub access_log_query: Option<bool>,
+    /// Say in every answer to browsers how long its parts took (Server-Timing), not only to who asks.
+    #[arg(long, env = "HUB_SERVER_TIMING", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub server_timing: Option<bool>,
     /// A file to write the bound addresses and the CA fingerprint to, as JSON, once all listen.
     #[arg(long, env = "HUB_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -173,6 +185,10 @@ impl ServerSettings {
                 self.trusted_proxies
             },
             proxy_protocol: self.proxy_protocol.or(file.proxy_protocol),
+            access_log: self.access_log.or(file.access_log),
+            access_log_sample: self.access_log_sample.or(file.access_log_sample),
+            access_log_query: self.access_log_query.or(file.access_log_query),
+            server_timing: self.server_timing.or(file.server_timing),
             ready_file: self.ready_file.or(file.ready_file),
             secret_file: self.secret_file.or(file.secret_file),
             api_tls_cert: self.api_tls_cert.or(file.api_tls_cert),
@@ -226,6 +242,10 @@ impl ServerSettings {
             );
         }
         let wires = wires::Config::default();
+        let sample = self.access_log_sample.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&sample) {
+            bail!("--access-log-sample is a share, from 0 to 1");
+        }
         Ok(hub_server::Config {
             agent_listen: self.agent_listen.unwrap_or(any(ports::AGENTS)),
             enroll_listen: self.enroll_listen.unwrap_or(any(ports::ENROLLMENT)),
@@ -242,6 +262,12 @@ impl ServerSettings {
             proxy_redirect_listen: self.proxy_redirect_listen,
             trusted_proxies: Trusted::new(self.trusted_proxies),
             proxy_protocol,
+            seeing: SeeingConfig {
+                access_log: self.access_log,
+                access_log_sample: sample,
+                access_log_query: self.access_log_query.unwrap_or(false),
+                server_timing: self.server_timing.unwrap_or(false),
+            },
             secret_file: self.secret_file,
             api_tls,
             data_dir,

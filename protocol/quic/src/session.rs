@@ -101,6 +101,8 @@ struct Inner {
     rtt: AtomicU64,
     rtt_read: AtomicU64,
     opened: AtomicU64,
+    /// Under way, by kind.
+    kinds: [AtomicU64; OperationKind::ALL.len()],
     closed: AtomicU64,
     allowed: AtomicU32,
     violations: Violations,
@@ -138,6 +140,7 @@ impl Session {
             rtt: AtomicU64::new(u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX)),
             rtt_read: AtomicU64::new(0),
             opened: AtomicU64::new(0),
+            kinds: [const { AtomicU64::new(0) }; OperationKind::ALL.len()],
             closed: AtomicU64::new(0),
             allowed: AtomicU32::new(INITIAL_OPERATIONS),
             violations: Violations::default(),
@@ -275,15 +278,17 @@ impl Session {
         }
     }
 
-    pub(crate) fn operation_opened(&self) {
+    pub(crate) fn operation_opened(&self, kind: OperationKind) {
         self.inner.opened.fetch_add(1, Ordering::Relaxed);
+        self.inner.kinds[kind as usize].fetch_add(1, Ordering::Relaxed);
         // Not when a stream is accepted: a burst of them is, before the first is an operation, and
         // where none is free no other would come.
         self.allow_more();
     }
 
     /// An operation is over, and what its windows grew by is free again.
-    pub(crate) fn operation_closed(&self, grown: u64) {
+    pub(crate) fn operation_closed(&self, kind: OperationKind, grown: u64) {
+        self.inner.kinds[kind as usize].fetch_sub(1, Ordering::Relaxed);
         self.inner.growth.fetch_add(grown, Ordering::Relaxed);
         self.inner.closed.fetch_add(1, Ordering::Relaxed);
     }
@@ -295,6 +300,14 @@ impl Session {
             .opened
             .load(Ordering::Relaxed)
             .saturating_sub(closed)
+    }
+
+    /// Operations under way, by kind; kinds of which there are none are left out.
+    pub fn operations_by_kind(&self) -> impl Iterator<Item = (OperationKind, u64)> {
+        let counts = self.inner.kinds.iter();
+        let counts = counts.map(|count| count.load(Ordering::Relaxed));
+        let kinds = OperationKind::ALL.iter().copied().zip(counts);
+        kinds.filter(|(_, count)| *count > 0)
     }
 
     /// Operations opened and closed since the session began.

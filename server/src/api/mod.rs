@@ -29,6 +29,7 @@ mod records;
 pub mod registries;
 mod relay;
 mod routes;
+mod seeing;
 mod serve;
 mod socket;
 mod time;
@@ -49,6 +50,7 @@ pub use serve::{Tls, TlsError};
 pub use token::{ApiToken, ApiTokenError, FILE_NAME as TOKEN_FILE};
 
 use crate::hub::Hub;
+use crate::proxy::Seeing;
 
 /// Why there is no API.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +81,7 @@ pub struct Api {
     hub: Hub,
     token: ApiToken,
     tls: Option<Tls>,
+    seeing: Seeing,
 }
 
 impl Api {
@@ -93,7 +96,18 @@ impl Api {
         let tls = tls
             .map(|(certificate, key)| Tls::load(certificate, key))
             .transpose()?;
-        Ok(Self { hub, token, tls })
+        Ok(Self {
+            hub,
+            token,
+            tls,
+            seeing: Seeing::default(),
+        })
+    }
+
+    /// The same, which shows what is seen of a data plane.
+    #[must_use]
+    pub fn seeing(self, seeing: Seeing) -> Self {
+        Self { seeing, ..self }
     }
 
     /// Serves on `listener` until `stop` holds true or its sender is gone, then lets requests under

@@ -18,7 +18,7 @@ use utoipa::{Modify, OpenApi};
 use super::call::{self, Calls};
 use super::problem::{Kind, Problem};
 use super::types::{NewToken, Node, NodeSession, NodeState, Nodes, Status, Token};
-use super::{Api, build, docker, exec, exposures, files, forward, records};
+use super::{Api, build, docker, exec, exposures, files, forward, records, seeing};
 use crate::hub::{Addresses, Hub, NodeStatus};
 
 /// The most bytes of a request's body.
@@ -53,6 +53,8 @@ pub(super) fn router(api: Api) -> Router {
             "/v1/exposures/{id}/token",
             post(exposures::rotate_token).delete(exposures::revoke_token),
         )
+        .route("/v1/metrics", get(seeing::metrics))
+        .route("/v1/top", get(seeing::top))
         .route("/v1/openapi.json", get(openapi))
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
@@ -296,7 +298,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         files::copy_in, files::save, files::load,
         create_token, exposures::exposures, exposures::expose, exposures::exposure,
         exposures::change_exposure, exposures::unexpose, exposures::rotate_token,
-        exposures::revoke_token, openapi
+        exposures::revoke_token, seeing::metrics, seeing::top, openapi
     ),
     // What lists, optional replies and texts hold.
     components(schemas(
@@ -383,6 +385,7 @@ mod tests {
             "get /v1/exposures/{id}",
             "patch /v1/exposures/{id}",
             "post /v1/exposures/{id}/token",
+            "get /v1/metrics",
             "get /v1/nodes",
             "get /v1/nodes/{node}/archive",
             "get /v1/nodes/{node}/build",
@@ -395,6 +398,7 @@ mod tests {
             "get /v1/nodes/{node}/stats",
             "get /v1/openapi.json",
             "get /v1/status",
+            "get /v1/top",
             "post /v1/exposures",
             "post /v1/nodes/{node}/images/load",
             "post /v1/tokens",

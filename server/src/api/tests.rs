@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::proxy::Seeing;
 use crate::scripted::{connect, hub, join};
 
 struct World {
@@ -31,6 +32,7 @@ impl World {
             hub: hub.clone(),
             token: token.clone(),
             tls: None,
+            seeing: Seeing::default(),
         };
         let router = routes::router(api);
         tokio::spawn(serve::serve(listener, router, None, std::future::pending()));

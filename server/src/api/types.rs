@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::problem::Problem;
+pub use crate::proxy::{Kind as StreamKind, Underway, WaitsFor};
 pub use exposures::{
     Access, CreatedExposure, EditExposure, EditSettings, Exposure, ExposureReplica,
     ExposureSettings, ExposureToken, Exposures, NewExposure, NewReplica, Protocol, RotateToken,
@@ -153,6 +154,13 @@ pub struct NodeSession {
 pub struct Nodes {
     /// By name.
     pub nodes: Vec<Node>,
+}
+
+/// What the data plane carries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Top {
+    /// Requests and streams under way, the longest first.
+    pub streams: Vec<Underway>,
 }
 
 /// Asks for a join token.

@@ -55,7 +55,13 @@ pub(super) struct Answer {
     retry_after: Option<Duration>,
     header: Option<(HeaderName, HeaderValue)>,
     soon: bool,
+    /// Its reason, if that is a limit: the place among [`Refusal::NAMES`], since answers stay small.
+    limit: Option<u8>,
 }
+
+/// On a response of the hub's own: the limit that is its reason.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limited(pub(super) &'static str);
 
 /// Without the header's value: a redirect's location holds the token.
 impl fmt::Debug for Answer {
@@ -78,6 +84,7 @@ impl Answer {
             retry_after: None,
             header: None,
             soon: false,
+            limit: None,
         }
     }
 
@@ -259,6 +266,7 @@ impl Answer {
         let answer = Self::new(status, hop, refusal.to_string());
         Self {
             retry_after: refusal.retry_after(),
+            limit: u8::try_from(refusal.index()).ok(),
             ..answer
         }
     }
@@ -424,6 +432,10 @@ impl Answer {
         }
         if let Some((name, value)) = self.header {
             headers.insert(name, value);
+        }
+        if let Some(place) = self.limit {
+            let name = Refusal::NAMES[usize::from(place)];
+            response.extensions_mut().insert(Limited(name));
         }
         response
     }

@@ -11,6 +11,7 @@ use hub_quic::operation::{Ended, Receiver};
 
 use super::exchange::{Exchange, UploadBroke, outcome};
 use super::head;
+use super::seeing::{Down, Track};
 
 /// Why a response's body is not whole: the browser must see that it is not.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,11 @@ pub(super) enum BodyBroke {
 }
 
 /// The body of a response.
-pub(super) struct ProxyBody(Kind);
+pub(super) struct ProxyBody {
+    kind: Kind,
+    /// Where it is told how far the browser has taken it.
+    track: Option<Track>,
+}
 
 enum Kind {
     Own(Bytes),
@@ -38,17 +43,29 @@ enum Kind {
 impl ProxyBody {
     /// These bytes.
     pub(super) fn own(bytes: Bytes) -> Self {
-        Self(Kind::Own(bytes))
+        Self {
+            kind: Kind::Own(bytes),
+            track: None,
+        }
     }
 
     /// What the target sends: `left` bytes, or all until the channel's end.
     pub(super) fn relay(exchange: Exchange, left: Option<u64>) -> Self {
-        Self(Kind::Relay(Box::new(Relay {
-            receiver: exchange.operation.receiver(RESPONSE),
-            exchange,
-            left,
-            stage: Stage::Data,
-        })))
+        Self {
+            kind: Kind::Relay(Box::new(Relay {
+                receiver: exchange.operation.receiver(RESPONSE),
+                exchange,
+                left,
+                stage: Stage::Data,
+            })),
+            track: None,
+        }
+    }
+
+    /// The same, which tells on the way how far it is.
+    pub(super) fn tracked(mut self, track: Track) -> Self {
+        self.track = Some(track);
+        self
     }
 }
 
@@ -60,21 +77,35 @@ impl Body for ProxyBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyBroke>>> {
-        match &mut self.get_mut().0 {
+        let this = self.get_mut();
+        let polled = match &mut this.kind {
             Kind::Own(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Own(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Relay(relay) => relay.poll(cx),
+        };
+        if let Some(track) = &this.track {
+            match &polled {
+                Poll::Pending => track.down(Down::Piece),
+                Poll::Ready(Some(Ok(frame))) => {
+                    track.down(Down::Browser);
+                    track.gives(frame.data_ref().map_or(0, Bytes::len));
+                }
+                // The last of it is still on its way to the browser.
+                Poll::Ready(None) => track.down(Down::Browser),
+                Poll::Ready(Some(Err(_))) => {}
+            }
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(&self.0, Kind::Own(bytes) if bytes.is_empty())
+        matches!(&self.kind, Kind::Own(bytes) if bytes.is_empty())
     }
 
     /// Exact for the hub's own. Of the target's, the response's headers say how long it is, which
     /// is not always what is sent: the answer to a `HEAD` has a length and no body.
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Relay(_) => SizeHint::default(),
         }
@@ -163,10 +194,28 @@ impl Relay {
     }
 }
 
+impl Drop for ProxyBody {
+    fn drop(&mut self) {
+        let whole = match &self.kind {
+            Kind::Own(_) => true,
+            Kind::Relay(relay) => relay.is_whole(),
+        };
+        if let Some(track) = self.track.as_ref().filter(|_| whole) {
+            track.whole();
+        }
+    }
+}
+
+impl Relay {
+    fn is_whole(&self) -> bool {
+        let whole = self.stage == Stage::Whole || self.left == Some(0);
+        whole && self.stage != Stage::Broke
+    }
+}
+
 impl Drop for Relay {
     fn drop(&mut self) {
-        let whole = self.stage == Stage::Whole || self.left == Some(0);
-        if whole && self.stage != Stage::Broke {
+        if self.is_whole() {
             self.exchange.release();
         }
     }

@@ -22,6 +22,7 @@ use super::limits::Guarded;
 use super::own::Site;
 use super::place::{Place, place};
 use super::routes::{Live, Resolved, Route, RouteError};
+use super::seeing::Track;
 use super::{Proxy, tunnel};
 use crate::hub::{NotBegun, begun};
 
@@ -37,6 +38,7 @@ struct Request {
     interim: Interim,
     upgrade: Option<UpgradeSlot>,
     method: Method,
+    track: Track,
 }
 
 /// Why one replica did not answer.
@@ -49,7 +51,11 @@ enum Missed {
 
 impl Proxy {
     /// Carries a request to its target.
-    pub(super) async fn carry(&self, asked: Asked) -> Result<Response<ProxyBody>, Answer> {
+    pub(super) async fn carry(
+        &self,
+        asked: Asked,
+        track: &Track,
+    ) -> Result<Response<ProxyBody>, Answer> {
         let Asked {
             head,
             body,
@@ -96,6 +102,7 @@ impl Proxy {
             client: origin.client(),
             at: resolved.at,
         };
+        track.exposed(&resolved.exposure, entering.client);
         let length = body.size_hint().exact();
         let mut body = Some(body);
         let mut inside = match self.inner.door.enter(entering, &mut body).await {
@@ -103,6 +110,7 @@ impl Proxy {
             Err(own) => return Ok(*own),
         };
         let user = inside.user.as_deref();
+        track.user(user);
         let protocol = upgrade.as_ref().map(|slot| slot.protocol.clone());
         let announced = head::body(&head, length);
         let asked = head::request(&head, target, &origin, user, host, announced, protocol);
@@ -121,6 +129,7 @@ impl Proxy {
             interim,
             upgrade,
             method: head.method.clone(),
+            track: track.clone(),
         };
         match self
             .to_replicas(request, &resolved, entering, &mut inside)
@@ -206,6 +215,7 @@ impl Proxy {
             head: request.head.clone(),
         };
         let streams = matches!(open.head.body, Body::Chunked | Body::Length(1..));
+        request.track.opening(node);
         let operation = session.open(OperationKind::Http, &open).await;
         let operation = operation.map_err(|error| {
             tracing::debug!(%node, %target, %error, "a request could not be sent to its node");
@@ -214,7 +224,7 @@ impl Proxy {
         let mut sender = Some(operation.sender(REQUEST));
         let mut exchange = Exchange::new(operation, node.clone(), target.clone(), holds);
         if streams && !keep {
-            start_upload(&mut exchange, &mut request.body, &mut sender);
+            start_upload(&mut exchange, request, &mut sender);
         } else if !streams && request.upgrade.is_none() {
             finish(sender.take());
         }
@@ -225,8 +235,9 @@ impl Proxy {
                 error => error,
             });
         }
+        request.track.accepted();
         if streams {
-            start_upload(&mut exchange, &mut request.body, &mut sender);
+            start_upload(&mut exchange, request, &mut sender);
         }
         self.answered(request, exchange, sender)
             .await
@@ -269,6 +280,7 @@ impl Proxy {
             .map_err(|broke| self.broke(broke))?;
         let received = received.map_err(|error| headless(&mut exchange, error))?;
         exchange.answered();
+        request.track.target_answered();
         let left = head::length(&received, &request.method);
         let upgradable = request.upgrade.is_some();
         let response = head::response(received, &request.method, upgradable);
@@ -277,8 +289,8 @@ impl Proxy {
             (Some(upgrade), Some(sender))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS =>
             {
-                let holds = exchange.holds;
-                tokio::spawn(tunnel::run(operation, sender, upgrade, holds));
+                let (holds, track) = (exchange.holds, request.track.clone());
+                tokio::spawn(tunnel::run(operation, sender, upgrade, holds, track));
                 Ok(response.map(|()| ProxyBody::own(Bytes::new())))
             }
             (_, sender) => {
@@ -299,13 +311,9 @@ impl Proxy {
     }
 }
 
-fn start_upload(
-    exchange: &mut Exchange,
-    body: &mut Option<Guarded<RequestBody>>,
-    sender: &mut Option<Sender>,
-) {
-    if let (Some(body), Some(sender)) = (body.take(), sender.take()) {
-        exchange.upload(body, sender);
+fn start_upload(exchange: &mut Exchange, request: &mut Request, sender: &mut Option<Sender>) {
+    if let (Some(body), Some(sender)) = (request.body.take(), sender.take()) {
+        exchange.upload(body, sender, request.track.clone());
     }
 }
 

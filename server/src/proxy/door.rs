@@ -41,6 +41,7 @@ use super::limits::{
 use super::own::{Cookie, Site};
 use super::page::{self, Asks};
 use super::routes::Live;
+use super::seeing;
 use super::session_cookie::{Key, LIFE};
 use crate::secret::HubSecret;
 
@@ -62,7 +63,7 @@ pub struct Door {
     exposures: Counter<ExposureId>,
     nodes: Counter<NodeName>,
     loads: Loads,
-    refused: [AtomicU64; Refusal::NAMES.len()],
+    refused: Arc<[AtomicU64; Refusal::NAMES.len()]>,
 }
 
 impl fmt::Debug for Door {
@@ -174,7 +175,7 @@ impl Door {
             exposures: Counter::default(),
             nodes: Counter::default(),
             loads: Loads::default(),
-            refused: [const { AtomicU64::new(0) }; Refusal::NAMES.len()],
+            refused: Arc::new([const { AtomicU64::new(0) }; Refusal::NAMES.len()]),
         }
     }
 
@@ -183,6 +184,11 @@ impl Door {
         let counts = self.refused.iter();
         let counts = counts.map(|count| count.load(Ordering::Relaxed));
         Refusal::NAMES.into_iter().zip(counts)
+    }
+
+    /// Where it is counted how often each limit has held somebody back.
+    pub(super) fn limits(&self) -> seeing::Limits {
+        self.refused.clone()
     }
 
     /// The quotas that hold.

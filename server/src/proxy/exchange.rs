@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use super::door::Holds;
 use super::front::{Interim, RequestBody};
 use super::limits::{Guarded, Refusal};
+use super::seeing::Track;
 use super::{head, upload};
 
 /// How long the agent may take to say its last word once both bodies have ended.
@@ -92,10 +93,16 @@ impl Exchange {
     }
 
     /// Starts to carry the request's body.
-    pub(super) fn upload(&mut self, body: Guarded<RequestBody>, sender: Sender) {
+    pub(super) fn upload(&mut self, body: Guarded<RequestBody>, sender: Sender, track: Track) {
         let (say, broke) = oneshot::channel();
         let answered = body.answered();
-        let task = tokio::spawn(upload::run(body, self.operation.clone(), sender, say));
+        let task = tokio::spawn(upload::run(
+            body,
+            self.operation.clone(),
+            sender,
+            say,
+            track,
+        ));
         self.upload = Some(Upload {
             task: task.abort_handle(),
             broke: Some(broke),

@@ -28,6 +28,7 @@
 //! | `paced` | a connection whose other end has to take what is sent to it |
 //! | `carry` | a request's way through all of these |
 //! | `answer` | the hub's own answers |
+//! | [`seeing`](Seeing) | what is under way, counted and logged |
 //! | `exchange`, `upload`, `body`, `tunnel` | a request under way |
 //!
 //! Informational responses are the target's own and pass, `100 Continue` among them: whether a
@@ -53,6 +54,7 @@ mod page;
 mod place;
 mod proxy_protocol;
 mod routes;
+mod seeing;
 mod session_cookie;
 mod tunnel;
 mod upload;
@@ -64,8 +66,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Response;
-use http::header::{ALT_SVC, HeaderValue};
+use http::header::{ALT_SVC, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Response, StatusCode};
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
@@ -75,7 +78,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 pub use access::{Nobody, Operator, Users};
-use answer::Answer;
+use answer::{Answer, Limited};
 use body::ProxyBody;
 use client::Secured;
 pub use client::{Client, Prefix, PrefixError, Scheme, Trusted};
@@ -85,6 +88,9 @@ use front::Asked;
 pub use limits::{Quotas, Rate};
 use paced::Paced;
 pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
+use seeing::Begins;
+pub use seeing::{CONTENT_TYPE, Kind, Seeing, SeeingConfig, Text, Underway, WaitsFor};
+pub(crate) use seeing::{Down, Track};
 
 use crate::clock::Clock;
 use crate::hangup::Hangup;
@@ -94,6 +100,12 @@ use crate::seats::{self, Limits, Seat, Seats};
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\n\
     retry-after: 1\r\ncontent-type: text/plain; charset=utf-8\r\n\r\n\
     429 Too Many Requests: this address has all the connections it may have at once\n";
+
+/// Whoever sends this header gets `Server-Timing`. As all headers of this kind it goes no further.
+const TIMING_HEADER: &str = "x-hub-timing";
+
+/// Says how long the parts of an answer took.
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// How long a browser's connection is silent before its system is asked whether it is there.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
@@ -141,6 +153,8 @@ pub struct Config {
     pub certificates: Option<Arc<dyn ResolvesServerCert>>,
     /// The UDP port where HTTP/3 is served, for browsers that come over TLS to know.
     pub http3: Option<u16>,
+    /// Where operators see what is carried.
+    pub seeing: Seeing,
 }
 
 impl Default for Config {
@@ -161,6 +175,7 @@ impl Default for Config {
             proxy_protocol: false,
             certificates: None,
             http3: None,
+            seeing: Seeing::default(),
         }
     }
 }
@@ -196,6 +211,7 @@ impl Proxy {
 
     /// A data plane with a clock of its own.
     pub fn with_clock(config: Config, routes: Arc<dyn Routes>, door: Door, clock: Clock) -> Self {
+        config.seeing.count_limits(door.limits());
         let inner = Inner {
             entry: Entry::new(&config),
             config,
@@ -252,9 +268,10 @@ impl Proxy {
     /// trusted has those of all its clients.
     fn admit(&self, seat: Seat, address: IpAddr) -> Option<Seat> {
         if self.inner.config.trusted.contains(address) {
-            return Some(seat);
+            return Some(seat.holding(self.inner.config.seeing.connected()));
         }
-        Some(seat.holding(self.inner.door.connect(address)?))
+        let permit = self.inner.door.connect(address)?;
+        Some(seat.holding((permit, self.inner.config.seeing.connected())))
     }
 
     /// Serves browsers over HTTP/3 on this socket until `stop`; then lets requests under way go on
@@ -373,7 +390,18 @@ impl Proxy {
     /// Answers a request, with the target's response or the hub's own.
     async fn answer(&self, asked: Asked) -> Response<ProxyBody> {
         let secured = asked.client.scheme == Scheme::Https;
-        let mut response = match self.carry(asked).await {
+        let seeing = &self.inner.config.seeing;
+        let target = asked.head.uri.path_and_query();
+        let track = seeing.begin(&Begins {
+            kind: Kind::Http,
+            client: asked.client.peer.ip(),
+            at: self.inner.clock.now(),
+            method: Some(&asked.head.method),
+            target: target.map(PathAndQuery::as_str),
+            version: Some(asked.head.version),
+        });
+        let timed = seeing.times_all() || asked.head.headers.contains_key(TIMING_HEADER);
+        let mut response = match self.carry(asked, &track).await {
             Ok(response) => response,
             Err(answer) => {
                 tracing::debug!(status = answer.status.as_u16(), "{}", answer.reason);
@@ -387,7 +415,16 @@ impl Proxy {
                 response.headers_mut().insert(ALT_SVC, elsewhere);
             }
         }
-        response
+        let limit = response.extensions().get::<Limited>();
+        track.answered(response.status(), limit.map(|limit| limit.0));
+        if timed && let Ok(timing) = HeaderValue::try_from(track.server_timing()) {
+            response.headers_mut().append(SERVER_TIMING, timing);
+        }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // What follows is the tunnel's.
+            return response;
+        }
+        response.map(|body| body.tracked(track))
     }
 }
 

@@ -6,7 +6,7 @@ use super::routes::Route;
 use crate::secret::Token;
 
 /// Where exposures are reached by token.
-const BY_TOKEN: &str = "/v1/data/";
+pub(super) const BY_TOKEN: &str = "/v1/data/";
 
 /// What a request's host and path say. Not for logs: paths hold tokens.
 pub(super) enum Place<'a> {

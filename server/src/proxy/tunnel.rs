@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use super::door::Holds;
 use super::exchange::{outcome, settled};
 use super::front::{UpgradeSlot, Upgraded};
+use super::seeing::Track;
 use crate::pipe::{self, Broke, Pulse};
 
 /// Carries bytes until both directions have ended. When one breaks, so does the other: the
@@ -20,12 +21,13 @@ pub(super) async fn run(
     sender: Sender,
     slot: UpgradeSlot,
     _holds: Holds,
+    track: Track,
 ) {
     let Some(Upgraded { io, early, seat }) = slot.upgraded().await else {
         return;
     };
     let (read, write) = tokio::io::split(io);
-    let pulse = Pulse::default();
+    let pulse = Pulse::seen(track);
     let carried = async {
         let up = up(early, read, sender, &pulse);
         let down = down(write, &operation, &pulse);
@@ -39,6 +41,8 @@ pub(super) async fn run(
         None => carried.await,
     };
     if carried.is_ok() {
+        pulse.ended_well();
+        drop(pulse);
         settled(operation).await;
     }
 }
@@ -50,7 +54,7 @@ async fn up(
     mut sender: Sender,
     pulse: &Pulse,
 ) -> Result<(), Broke> {
-    if !early.is_empty() && sender.send(early).await.is_err() {
+    if !early.is_empty() && pulse.send(&mut sender, early).await.is_err() {
         return Ok(());
     }
     pipe::up(browser, sender, pulse).await

@@ -12,6 +12,7 @@ use super::exchange::{UploadBroke, settled};
 use super::front::RequestBody;
 use super::head;
 use super::limits::Guarded;
+use super::seeing::{Track, Up};
 
 enum Uploaded {
     /// All of it is on its way.
@@ -28,8 +29,13 @@ pub(super) async fn run(
     operation: Arc<Operation>,
     mut sender: Sender,
     broke: oneshot::Sender<UploadBroke>,
+    track: Track,
 ) {
-    match carry(&mut body, &operation, &mut sender).await {
+    let uploaded = carry(&mut body, &operation, &mut sender, &track).await;
+    track.up(Up::Idle);
+    // The request may be over before the operation has had its last word.
+    drop(track);
+    match uploaded {
         Uploaded::Whole => settled(operation).await,
         Uploaded::Unwanted => {
             drop(broke);
@@ -49,8 +55,10 @@ async fn carry(
     body: &mut Guarded<RequestBody>,
     operation: &Operation,
     sender: &mut Sender,
+    track: &Track,
 ) -> Uploaded {
     loop {
+        track.up(Up::Browser);
         let frame = tokio::select! {
             biased;
             () = sender.stopped() => return Uploaded::Unwanted,
@@ -66,7 +74,7 @@ async fn carry(
             None => break,
         };
         let sent = match frame.into_data() {
-            Ok(bytes) => sender.send(bytes).await,
+            Ok(bytes) => track.send(sender, bytes).await,
             Err(frame) => match frame.into_trailers() {
                 Ok(trailers) => {
                     let trailers = Message::Trailers(head::trailer_lines(&trailers));

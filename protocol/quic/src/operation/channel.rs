@@ -181,6 +181,12 @@ impl Sender {
         Ok(room)
     }
 
+    /// Whether there is credit for a byte. What waits all the same waits for the connection, which
+    /// has not taken what was queued before it.
+    pub fn has_credit(&self) -> bool {
+        self.shared.lock().machine.credit(self.channel) > 0
+    }
+
     /// Ends the channel: nothing follows on it.
     pub fn finish(&mut self) {
         let mut state = self.shared.lock();

@@ -140,7 +140,7 @@ impl Drop for Stream {
 pub(super) fn spawn(shared: Arc<Shared>, decoder: Decoder, (send, recv): transport::Stream) {
     let span = shared.session.span().clone();
     let (session, grown) = (shared.session.clone(), shared.clone());
-    session.operation_opened();
+    session.operation_opened(shared.kind);
     let stream = Stream {
         send,
         recv,
@@ -162,7 +162,7 @@ pub(super) fn spawn(shared: Arc<Shared>, decoder: Decoder, (send, recv): transpo
             let mut state = grown.lock();
             state.closed.get_or_insert(false);
             state.wake_waiters();
-            session.operation_closed(state.grown);
+            session.operation_closed(grown.kind, state.grown);
         }
         .instrument(span),
     );
