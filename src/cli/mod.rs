@@ -28,6 +28,7 @@ mod show;
 mod stats;
 mod table;
 mod target;
+mod top;
 mod units;
 mod volumes;
 mod whole;
@@ -118,6 +119,8 @@ enum Command {
     Logs(logs::LogsArgs),
     /// Show what a container uses
     Stats(stats::StatsArgs),
+    /// Show what browsers have under way, and what it waits for
+    Top(top::TopArgs),
     /// Watch what happens on nodes
     Events(events::EventsArgs),
     #[command(flatten)]
@@ -369,6 +372,7 @@ async fn command(context: &Context, command: Command) -> Result<i32, CliError> {
         Command::Containers(command) => return containers::run(context, command).await,
         Command::Logs(arguments) => return logs::run(context, arguments).await,
         Command::Stats(arguments) => return stats::run(context, arguments).await,
+        Command::Top(arguments) => return top::run(context, arguments).await,
         Command::Events(arguments) => return events::run(context, arguments).await,
         Command::Images(command) => return images::run(context, command).await,
         Command::Build(arguments) => return Ok(build::run(context, arguments).await),

@@ -23,7 +23,7 @@ pub(super) struct StatsArgs {
 }
 
 /// The top of a screen that is clear.
-const CLEAR: &str = "\x1b[2J\x1b[H";
+pub(super) const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(super) async fn run(context: &Context, arguments: StatsArgs) -> Result<i32, CliError> {
     let client = context.client()?;

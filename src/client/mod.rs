@@ -34,7 +34,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hub_server::api::types::{
     CreatedExposure, EditExposure, Exposure, Exposures, NewExposure, NewToken, Nodes, RotateToken,
-    Status, Token,
+    Status, Token, Top,
 };
 use hub_server::api::{ApiToken, Problem};
 use hyper::body::{Body, Incoming};
@@ -115,6 +115,11 @@ impl Client {
     /// All nodes, by name.
     pub async fn nodes(&self) -> Result<Nodes, ClientError> {
         self.ask(Method::GET, "/v1/nodes", None::<&()>).await
+    }
+
+    /// What browsers have under way, the longest first.
+    pub async fn top(&self) -> Result<Top, ClientError> {
+        self.ask(Method::GET, "/v1/top", None::<&()>).await
     }
 
     /// Makes a join token.

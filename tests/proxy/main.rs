@@ -20,6 +20,7 @@ mod messages;
 mod peers;
 mod refusals;
 mod secured;
+mod seeing;
 mod serving;
 mod silence;
 mod smuggling;
