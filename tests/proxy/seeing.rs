@@ -17,7 +17,7 @@ async fn world(port: u16, config: SeeingConfig) -> (World, Seeing) {
 }
 
 /// Waits until the only stream under way is like this.
-async fn until(seeing: &Seeing, is: impl Fn(&Underway) -> bool) -> Underway {
+async fn until(seeing: &Seeing, mut is: impl FnMut(&Underway) -> bool) -> Underway {
     loop {
         if let [stream] = &seeing.underway()[..]
             && is(stream)
@@ -28,20 +28,29 @@ async fn until(seeing: &Seeing, is: impl Fn(&Underway) -> bool) -> Underway {
     }
 }
 
-/// A target that reads a head and then nothing, and says `first` once it is told to.
-async fn idle_target(first: &'static str) -> Target {
-    Target::start(move |mut stream, _| async move {
+/// What was counted of the exposure.
+fn metric(seeing: &Seeing, name: &str, more: &str) -> u64 {
+    let mut text = Text::default();
+    seeing.write_metrics(&mut text, &[1]);
+    let series = format!("{name}{{exposure=\"1\",name=\"{EXPOSED}\"{more}}} ");
+    let text = text.into_string();
+    let value = text.lines().find_map(|line| line.strip_prefix(&series));
+    value.unwrap().parse().unwrap()
+}
+
+/// A target that reads a head and then nothing, and says nothing.
+async fn silent_target() -> Target {
+    Target::start(|mut stream, _| async move {
         read_head(&mut stream).await.unwrap();
-        stream.write_all(first.as_bytes()).await.unwrap();
         std::future::pending::<()>().await;
     })
     .await
 }
 
 #[test]
-fn a_silent_target_a_full_upload_and_a_browser_that_does_not_read_are_told_apart() {
+fn a_silent_target_a_browser_that_halts_and_a_full_upload_are_told_apart() {
     run(async {
-        let silent = idle_target("").await;
+        let silent = silent_target().await;
         let (world, seeing) = world(silent.port, SeeingConfig::default()).await;
         let request =
             |rest: &str| format!("POST {}/ HTTP/1.1\r\nHost: hub\r\n{rest}", world.prefix());
@@ -80,16 +89,10 @@ fn a_silent_target_a_full_upload_and_a_browser_that_does_not_read_are_told_apart
         });
         until(&seeing, |stream| stream.waits_for == WaitsFor::Credit).await;
         upload.abort();
-        let mut text = Text::default();
-        seeing.write_metrics(&mut text, &[1]);
-        let text = text.into_string();
-        let waits = "hub_exposure_credit_waits_total{exposure=\"1\",name=\"shop\"} ";
-        let waits = text.lines().find_map(|line| line.strip_prefix(waits));
-        assert!(waits.unwrap().parse::<u64>().unwrap() > 0);
-        assert!(text.contains(
-            "hub_exposure_requests_total{exposure=\"1\",name=\"shop\",code=\"none\"} 2\n"
-        ));
-        assert!(text.contains("hub_browser_connections 1\n"), "{text}");
+        assert!(metric(&seeing, "hub_exposure_credit_waits_total", "") > 0);
+        // The upload that broke off may have been answered before its browser was missed.
+        let requests = "hub_exposure_requests_total";
+        assert!(metric(&seeing, requests, ",code=\"none\"") >= 1);
         let _ = read.read(&mut [0]).await;
     });
 }
