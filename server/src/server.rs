@@ -466,7 +466,14 @@ impl Server {
         }
         let routes = LedgerRoutes::new(&hub);
         let wires = hub.wires().clone();
-        serving.spawn(wires.serve(store.clone(), routes, config.wires, stopping.clone()));
+        let carried = wires.serve(
+            store.clone(),
+            routes,
+            config.wires,
+            seeing.clone(),
+            stopping.clone(),
+        );
+        serving.spawn(carried);
         let enroll = EnrollConfig {
             operational: Some(addresses.agents),
             ..config.enroll

@@ -88,9 +88,8 @@ use front::Asked;
 pub use limits::{Quotas, Rate};
 use paced::Paced;
 pub use routes::{LedgerRoutes, Live, Resolved, Route, RouteError, Routes};
-use seeing::Begins;
+pub(crate) use seeing::{Begins, Down, Track};
 pub use seeing::{CONTENT_TYPE, Kind, Seeing, SeeingConfig, Text, Underway, WaitsFor};
-pub(crate) use seeing::{Down, Track};
 
 use crate::clock::Clock;
 use crate::hangup::Hangup;

@@ -103,6 +103,11 @@ impl LedgerRoutes {
         Ok(self.live(located, now))
     }
 
+    /// The time by which routes are judged.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     fn live(&self, located: Located, at: Timestamp) -> Resolved {
         let Located { exposure, homes } = located;
         let mut replicas = Vec::with_capacity(homes.len());

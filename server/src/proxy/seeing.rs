@@ -103,15 +103,15 @@ impl Kind {
 
 /// What is known of a request or stream when it begins.
 #[derive(Debug, Clone)]
-pub(super) struct Begins<'a> {
-    pub(super) kind: Kind,
+pub(crate) struct Begins<'a> {
+    pub(crate) kind: Kind,
     /// The other end of the connection.
-    pub(super) client: IpAddr,
-    pub(super) at: Timestamp,
-    pub(super) method: Option<&'a Method>,
+    pub(crate) client: IpAddr,
+    pub(crate) at: Timestamp,
+    pub(crate) method: Option<&'a Method>,
     /// Path and query, tokens and all.
-    pub(super) target: Option<&'a str>,
-    pub(super) version: Option<Version>,
+    pub(crate) target: Option<&'a str>,
+    pub(crate) version: Option<Version>,
 }
 
 /// What is seen of a data plane. Cheap to clone; clones see the same.
@@ -386,7 +386,7 @@ impl Seeing {
     }
 
     /// A request or stream begins.
-    pub(super) fn begin(&self, begins: &Begins<'_>) -> Track {
+    pub(crate) fn begin(&self, begins: &Begins<'_>) -> Track {
         let query = self.shared.config.access_log_query;
         let path = begins.target.filter(|_| self.shared.log.is_some());
         let record = Arc::new(Record {

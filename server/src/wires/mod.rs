@@ -37,7 +37,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use self::plan::{Known, Plan, State, Wanted, plan};
-use crate::proxy::LedgerRoutes;
+use crate::proxy::{LedgerRoutes, Seeing};
 use crate::store::Store;
 
 /// How long to wait after the ledger could not say what is exposed.
@@ -139,12 +139,14 @@ impl Wires {
         store: Store,
         routes: LedgerRoutes,
         config: Config,
+        seeing: Seeing,
         mut stop: watch::Receiver<bool>,
     ) {
         let started = Instant::now();
         let mut listeners = Listeners {
             routes,
             config,
+            seeing,
             stop: stop.clone(),
             tasks: BTreeMap::new(),
         };
@@ -244,6 +246,7 @@ fn wanted(exposure: &Exposure) -> Option<(ExposureId, Wanted)> {
 struct Listeners {
     routes: LedgerRoutes,
     config: Config,
+    seeing: Seeing,
     stop: watch::Receiver<bool>,
     tasks: BTreeMap<ExposureId, JoinHandle<()>>,
 }
@@ -261,13 +264,14 @@ impl Listeners {
     async fn open(&mut self, exposure: &Exposure, wanted: Wanted) -> io::Result<SocketAddr> {
         let id = exposure.id;
         let (routes, config, stop) = (self.routes.clone(), self.config, self.stop.clone());
+        let seeing = self.seeing.clone();
         let (address, task) = match wanted.transport {
             Transport::Tcp => {
                 let listener = TcpListener::bind(wanted.listen).await?;
                 let address = listener.local_addr()?;
                 (
                     address,
-                    tokio::spawn(tcp::serve(listener, id, routes, config, stop)),
+                    tokio::spawn(tcp::serve(listener, id, routes, config, seeing, stop)),
                 )
             }
             Transport::Udp => {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hub_ledger::ExposureId;
+use hub_ledger::{Exposure, ExposureId};
 use hub_protocol::NodeName;
 use hub_protocol::target::Target;
 
@@ -70,12 +70,13 @@ pub(super) enum Nobody {
 }
 
 /// The replicas that can be reached and have room, in the order in which to try them. The exposure
-/// has at most so many connections or flows, unless it has a bound of its own.
+/// has at most so many connections or flows, unless it has a bound of its own. `found` is told of it.
 pub(super) async fn candidates(
     routes: &LedgerRoutes,
     exposure: ExposureId,
     loads: &Loads,
     most: u32,
+    found: impl FnOnce(&Arc<Exposure>),
 ) -> Result<Vec<Live>, Nobody> {
     let Resolved {
         exposure,
@@ -83,6 +84,7 @@ pub(super) async fn candidates(
         away,
         ..
     } = routes.of(exposure).await?;
+    found(&exposure);
     if replicas.is_empty() {
         let away: Vec<_> = away.iter().map(ToString::to_string).collect();
         return Err(Nobody::Away(away.join(", ")));

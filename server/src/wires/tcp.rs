@@ -29,7 +29,7 @@ use super::replicas::{Held, Loads, candidates};
 use crate::hangup::Hangup;
 use crate::hub::begun;
 use crate::pipe::{self, Broke, Pulse};
-use crate::proxy::{LedgerRoutes, Live, probe};
+use crate::proxy::{Begins, Kind, LedgerRoutes, Live, Seeing, Track, probe};
 use crate::seats::{self, Limits, Seat};
 
 /// How long an agent may take to say that the target is connected: longer than it waits itself for
@@ -48,6 +48,7 @@ struct Port {
     exposure: ExposureId,
     routes: LedgerRoutes,
     config: Config,
+    seeing: Seeing,
     loads: Loads,
     clients: Mutex<BTreeMap<IpAddr, u32>>,
 }
@@ -58,6 +59,7 @@ pub(super) async fn serve(
     exposure: ExposureId,
     routes: LedgerRoutes,
     config: Config,
+    seeing: Seeing,
     mut stop: watch::Receiver<bool>,
 ) {
     let limits = Limits {
@@ -69,6 +71,7 @@ pub(super) async fn serve(
         exposure,
         routes,
         config,
+        seeing,
         loads: Loads::default(),
         clients: Mutex::default(),
     });
@@ -125,9 +128,17 @@ impl Port {
         let Ok(hangup) = Hangup::watch(&stream.0) else {
             return;
         };
+        let track = self.seeing.begin(&Begins {
+            kind: Kind::Tcp,
+            client: peer.ip(),
+            at: self.routes.now(),
+            method: None,
+            target: None,
+            version: None,
+        });
         let carried = async {
-            let (operation, _held) = self.connect().await?;
-            carry(operation, &mut stream.0, self.config.idle).await
+            let (operation, _held) = self.connect(&track, peer.ip()).await?;
+            carry(operation, &mut stream.0, self.config.idle, track).await
         };
         let carried = tokio::select! {
             carried = carried => carried,
@@ -150,16 +161,18 @@ impl Port {
     }
 
     /// A connection to the first replica that takes it.
-    async fn connect(&self) -> Result<(Operation, Held), Broke> {
+    async fn connect(&self, track: &Track, client: IpAddr) -> Result<(Operation, Held), Broke> {
         let exposure = self.exposure;
-        let candidates =
-            candidates(&self.routes, exposure, &self.loads, self.config.connections).await;
+        let most = self.config.connections;
+        let found = |exposure: &_| track.exposed(exposure, client);
+        let candidates = candidates(&self.routes, exposure, &self.loads, most, found).await;
         let candidates = candidates.map_err(|nobody| {
             tracing::debug!(%exposure, %nobody, "a connection goes nowhere");
             Broke
         })?;
         for live in candidates {
             let held = self.loads.hold(&live);
+            track.opening(&live.node_name);
             match open(&live).await {
                 Ok(operation) => return Ok((operation, held)),
                 Err(why) => {
@@ -192,8 +205,10 @@ async fn carry(
     operation: Operation,
     stream: &mut TcpStream,
     idle: Option<Duration>,
+    track: Track,
 ) -> Result<(), Broke> {
-    let pulse = Pulse::default();
+    track.accepted();
+    let pulse = Pulse::seen(track);
     let (read, mut write) = stream.split();
     let up = pipe::up(read, operation.sender(IN), &pulse);
     let down = async {
@@ -208,9 +223,10 @@ async fn carry(
         carried = async { tokio::try_join!(up, down) } => carried?,
         () = pulse.stopped(idle) => return Err(Broke),
     };
-    timeout(LAST_WORD, ended_well(&operation))
-        .await
-        .unwrap_or(Err(Broke))
+    let ended = timeout(LAST_WORD, ended_well(&operation)).await;
+    ended.unwrap_or(Err(Broke))?;
+    pulse.ended_well();
+    Ok(())
 }
 
 async fn ended_well(operation: &Operation) -> Result<(), Broke> {

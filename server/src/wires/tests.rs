@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::hub::Hub;
+use crate::proxy::{Kind, WaitsFor};
 use crate::scripted::{Agent, connect, hub, join};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,6 +25,7 @@ struct World {
     node: Node,
     agent: Agent,
     stop: watch::Sender<bool>,
+    seeing: Seeing,
     serving: JoinHandle<()>,
 }
 
@@ -35,13 +37,15 @@ impl World {
         let (stop, stopping) = watch::channel(false);
         let routes = LedgerRoutes::new(&hub);
         let wires = hub.wires().clone();
-        let serving = wires.serve(hub.store().clone(), routes, config, stopping);
+        let (store, seeing) = (hub.store().clone(), Seeing::default());
+        let serving = wires.serve(store, routes, config, seeing.clone(), stopping);
         Self {
             serving: tokio::spawn(serving),
             hub,
             node,
             agent,
             stop,
+            seeing,
         }
     }
 
@@ -139,6 +143,31 @@ async fn each_direction_ends_by_itself_and_a_good_end_is_one() {
         assert_eq!(answer, vec![8; 300_000]);
     };
     tokio::join!(agent, program);
+}
+
+#[tokio::test]
+async fn a_connection_is_seen_with_its_bytes_and_what_it_waits_for() {
+    let world = World::new(Config::default()).await;
+    let mut client = TcpStream::connect(world.tcp().await).await.unwrap();
+    let operation = world.connection().await;
+    let seen = &world.seeing.underway()[0];
+    assert_eq!((seen.kind, seen.waits_for), (Kind::Tcp, WaitsFor::Network));
+    assert_eq!((seen.exposure, seen.node.as_deref()), (Some(1), Some("n1")));
+    operation.accept(Bytes::new());
+    operation.sender(OUT).send("hello".into()).await.unwrap();
+    client.read_exact(&mut [0; 5]).await.unwrap();
+    client.write_all(b"you").await.unwrap();
+    let mut receiver = operation.receiver(IN);
+    assert_eq!(receiver.chunk().await.unwrap().unwrap(), "you");
+    let seen = &world.seeing.underway()[0];
+    assert_eq!((seen.bytes_in, seen.bytes_out), (3, 5));
+    assert_eq!(seen.waits_for, WaitsFor::Target);
+    done(operation, &Ending::Complete(()));
+    client.shutdown().await.unwrap();
+    assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+    while !world.seeing.underway().is_empty() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

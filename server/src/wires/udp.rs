@@ -275,8 +275,14 @@ impl Port {
     }
 
     async fn carry(&self, client: SocketAddr, number: u64, line: &Line) -> Result<(), String> {
-        let candidates =
-            candidates(&self.routes, self.exposure, &self.loads, self.config.flows).await;
+        let candidates = candidates(
+            &self.routes,
+            self.exposure,
+            &self.loads,
+            self.config.flows,
+            |_| (),
+        )
+        .await;
         let candidates = candidates.map_err(|nobody| nobody.to_string())?;
         // What was sent to one that then refuses is lost; the next packet begins anew.
         let live = candidates.first().ok_or("no replica")?;
