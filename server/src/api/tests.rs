@@ -14,25 +14,28 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::proxy::Seeing;
+use crate::api::types::{StreamKind, Top};
+use crate::proxy::{Begins, Seeing};
 use crate::scripted::{connect, hub, join};
 
 struct World {
     hub: Hub,
     address: SocketAddr,
     token: ApiToken,
+    seeing: Seeing,
 }
 
 impl World {
     async fn new() -> Self {
         let (hub, token) = (hub().await, ApiToken::random().unwrap());
+        let seeing = Seeing::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let api = Api {
             hub: hub.clone(),
             token: token.clone(),
             tls: None,
-            seeing: Seeing::default(),
+            seeing: seeing.clone(),
         };
         let router = routes::router(api);
         tokio::spawn(serve::serve(listener, router, None, std::future::pending()));
@@ -40,6 +43,7 @@ impl World {
             hub,
             address,
             token,
+            seeing,
         }
     }
 
@@ -344,4 +348,44 @@ async fn events_are_those_of_all_nodes_and_of_those_that_join() {
     // The client is gone, and with it both operations.
     first.ended().await;
     second.ended().await;
+}
+
+#[tokio::test]
+async fn what_is_under_way_and_what_was_counted_is_for_who_has_the_token() {
+    let world = World::new().await;
+    let node = join(&world.hub, "n1", 1).await;
+    let _agent = connect(&world.hub, &node, 1);
+    let track = world.seeing.begin(&Begins {
+        kind: StreamKind::Tcp,
+        client: [192, 0, 2, 1].into(),
+        at: world.hub.clock().now(),
+        method: None,
+        target: None,
+        version: None,
+    });
+    track.took(7);
+    let mut top = world.ask("GET /v1/top", CLOSE, "").await;
+    assert_eq!(status(&mut top).await, 200);
+    let top: Top = serde_json::from_str(&rest(&mut top).await).unwrap();
+    let [stream] = &top.streams[..] else {
+        panic!("{top:?}");
+    };
+    assert_eq!((stream.bytes_in, &stream.client[..]), (7, "192.0.2.1"));
+    let mut metrics = world.ask("GET /v1/metrics", CLOSE, "").await;
+    assert_eq!(status(&mut metrics).await, 200);
+    let metrics = rest(&mut metrics).await;
+    for line in [
+        "hub_nodes 1",
+        "hub_sessions 1",
+        "hub_exposure_streams{exposure=\"\",name=\"\",kind=\"tcp\"} 1",
+        "hub_exposure_received_bytes_total{exposure=\"\",name=\"\"} 7",
+    ] {
+        assert!(metrics.lines().any(|has| has == line), "{line}\n{metrics}");
+    }
+    for path in ["/v1/top", "/v1/metrics"] {
+        let mut stranger = TcpStream::connect(world.address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: hub\r\n\r\n");
+        stranger.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!(status(&mut BufReader::new(stranger)).await, 401);
+    }
 }

@@ -225,6 +225,12 @@ impl Record {
 #[derive(Clone)]
 pub(crate) struct Track(Arc<Handle>);
 
+impl fmt::Debug for Track {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Track").field(&self.0.number).finish()
+    }
+}
+
 struct Handle {
     seeing: Seeing,
     number: u64,

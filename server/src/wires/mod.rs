@@ -279,7 +279,7 @@ impl Listeners {
                 let address = socket.local_addr()?;
                 (
                     address,
-                    tokio::spawn(udp::serve(socket, id, routes, config, stop)),
+                    tokio::spawn(udp::serve(socket, id, routes, config, seeing, stop)),
                 )
             }
         };

@@ -328,6 +328,9 @@ async fn packets_of_a_client_are_one_flow() {
     }
     client.send(&vec![3; 30_000]).await.unwrap();
     assert_eq!(receiver.packet().await, Ok(Some(vec![3; 30_000].into())));
+    let seen = &world.seeing.underway()[0];
+    assert_eq!((seen.kind, seen.waits_for), (Kind::Udp, WaitsFor::Target));
+    assert_eq!((seen.bytes_in, seen.bytes_out), (30_006, 68_197));
     // The target is gone: the next packet begins anew.
     done(
         operation,

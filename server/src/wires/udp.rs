@@ -35,7 +35,7 @@ use super::Config;
 use super::flows::{Bounds, Full, Table};
 use super::replicas::{Loads, candidates};
 use crate::hub::begun;
-use crate::proxy::LedgerRoutes;
+use crate::proxy::{Begins, Down, Kind, LedgerRoutes, Seeing, Track};
 
 /// How long an agent may take to say that it has a socket for the target.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,11 +63,12 @@ enum Way {
 
 /// A flow, as its socket has it.
 #[derive(Debug, Clone)]
-struct Line(Arc<Mutex<Way>>);
+struct Line(Arc<Mutex<Way>>, Track);
 
 impl Line {
-    fn new() -> Self {
-        Self(Arc::new(Mutex::new(Way::Opening(VecDeque::new(), 0))))
+    fn new(track: Track) -> Self {
+        let way = Way::Opening(VecDeque::new(), 0);
+        Self(Arc::new(Mutex::new(way)), track)
     }
 
     fn lock(&self) -> MutexGuard<'_, Way> {
@@ -75,6 +76,7 @@ impl Line {
     }
 
     fn send(&self, packet: Bytes) {
+        self.1.took(packet.len());
         match &mut *self.lock() {
             Way::Open(sender) => {
                 // What is dropped is in the session's counts.
@@ -121,6 +123,7 @@ struct Port {
     exposure: ExposureId,
     routes: LedgerRoutes,
     config: Config,
+    seeing: Seeing,
     socket: UdpSocket,
     loads: Loads,
     table: Mutex<Table<Flow>>,
@@ -134,6 +137,7 @@ pub(super) async fn serve(
     exposure: ExposureId,
     routes: LedgerRoutes,
     config: Config,
+    seeing: Seeing,
     mut stop: watch::Receiver<bool>,
 ) {
     let bounds = Bounds {
@@ -145,6 +149,7 @@ pub(super) async fn serve(
         exposure,
         routes,
         config,
+        seeing,
         socket,
         loads: Loads::default(),
         table: Mutex::new(Table::new(bounds)),
@@ -232,7 +237,14 @@ impl Port {
             drop(table);
             return line.send(packet);
         }
-        let line = Line::new();
+        let line = Line::new(self.seeing.begin(&Begins {
+            kind: Kind::Udp,
+            client: client.ip(),
+            at: self.routes.now(),
+            method: None,
+            target: None,
+            version: None,
+        }));
         line.send(packet);
         let began = table.begin(client, now, |number| {
             let (port, own) = (self.clone(), line.clone());
@@ -280,7 +292,7 @@ impl Port {
             self.exposure,
             &self.loads,
             self.config.flows,
-            |_| (),
+            |exposure| line.1.exposed(exposure, client.ip()),
         )
         .await;
         let candidates = candidates.map_err(|nobody| nobody.to_string())?;
@@ -293,6 +305,7 @@ impl Port {
                 revision: live.revision,
             },
         };
+        line.1.opening(&live.node_name);
         let operation = live.session.request(&open).await;
         let operation: Operation = operation.map_err(|error| error.to_string())?;
         let (sender, mut receiver) = operation.flow(self.config.quota);
@@ -300,6 +313,10 @@ impl Port {
         let begun = begun(&operation, ANSWER_TIMEOUT).await;
         begun.map_err(|not_begun| not_begun.to_string())?;
         sender.answered();
+        line.1.accepted();
+        line.1.down(Down::Piece);
+        // Its end is that nothing comes any more, which is a good one.
+        line.1.whole();
         loop {
             let packet = receiver.packet().await.map_err(|ended| ended.to_string())?;
             let Some(packet) = packet else { break };
@@ -312,7 +329,7 @@ impl Port {
                 Err(error) => {
                     tracing::debug!(exposure = %self.exposure, %client, %error, "a packet could not be sent");
                 }
-                Ok(_) => {}
+                Ok(_) => line.1.gives(packet.len()),
             }
         }
         let done = operation.done().await.map_err(|ended| ended.to_string())?;
