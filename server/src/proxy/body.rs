@@ -98,8 +98,13 @@ impl Body for ProxyBody {
         polled
     }
 
+    /// Of the target's, a body whose length is known to be nothing: gRPC's clients take an error
+    /// that comes as a head alone only if the head ends the stream.
     fn is_end_stream(&self) -> bool {
-        matches!(&self.kind, Kind::Own(bytes) if bytes.is_empty())
+        match &self.kind {
+            Kind::Own(bytes) => bytes.is_empty(),
+            Kind::Relay(relay) => relay.left == Some(0),
+        }
     }
 
     /// Exact for the hub's own. Of the target's, the response's headers say how long it is, which
