@@ -1,5 +1,6 @@
 //! A connection to a node's Docker socket or to one of its ports, byte for byte over a WebSocket.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::{BufMut as _, BytesMut};
@@ -115,12 +116,8 @@ async fn inward(
 async fn outward(mut reader: Reader, mut to_here: impl AsyncWrite + Unpin) -> Result<(), String> {
     loop {
         let written = match reader.next().await {
-            Incoming::Data(FROM_THERE, bytes) => to_here.write_all(&bytes).await,
-            // Standard output is written on another thread, which a shutdown does not wait for.
-            Incoming::Closed(FROM_THERE) => match to_here.flush().await {
-                Ok(()) => to_here.shutdown().await,
-                Err(error) => Err(error),
-            },
+            Incoming::Data(FROM_THERE, bytes) => write(&mut to_here, &bytes).await,
+            Incoming::Closed(FROM_THERE) => to_here.shutdown().await,
             Incoming::Data(channel::STATUS, status) => {
                 return match Finish::from_json(&status) {
                     Finish::Complete { .. } => Ok(()),
@@ -134,4 +131,11 @@ async fn outward(mut reader: Reader, mut to_here: impl AsyncWrite + Unpin) -> Re
             return Ok(());
         }
     }
+}
+
+/// Standard output keeps a line until its end is there, and is written on a thread that a shutdown
+/// does not wait for: what came has to leave now.
+async fn write(to_here: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    to_here.write_all(bytes).await?;
+    to_here.flush().await
 }
