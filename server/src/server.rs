@@ -516,6 +516,11 @@ impl Server {
         })
     }
 
+    /// What the data plane is seen to carry.
+    pub fn seeing(&self) -> &Seeing {
+        &self.seeing
+    }
+
     /// The hub, for whoever asks it from within the process.
     pub fn hub(&self) -> &Hub {
         &self.hub

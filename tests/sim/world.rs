@@ -192,7 +192,11 @@ impl World {
             Arc::new(Nobody),
             Quotas::default(),
         );
-        let proxy = hub_server::server::proxy(server.hub(), proxy::Config::default(), door);
+        let config = proxy::Config {
+            seeing: server.seeing().clone(),
+            ..proxy::Config::default()
+        };
+        let proxy = hub_server::server::proxy(server.hub(), config, door);
         Self {
             net,
             server,

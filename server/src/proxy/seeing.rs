@@ -330,6 +330,13 @@ impl Seeing {
         underway.collect()
     }
 
+    /// Forgets what was counted of exposures that are no more. What is still under way of one counts
+    /// anew, and is forgotten the next time.
+    pub(crate) fn keep(&self, exists: impl Fn(u64) -> bool) {
+        let mut book = locked(&self.shared.book);
+        book.totals.retain(|id, _| id.is_none_or(&exists));
+    }
+
     /// Writes what was counted. What is known of exposures other than these is forgotten once
     /// nothing of it is under way.
     pub fn write_metrics(&self, text: &mut Text, exposures: &[u64]) {

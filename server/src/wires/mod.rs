@@ -22,7 +22,7 @@ mod replicas;
 mod tcp;
 mod udp;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -153,6 +153,8 @@ impl Wires {
         loop {
             let again = match store.exposures().await {
                 Ok(exposures) => {
+                    let ids: BTreeSet<u64> = exposures.iter().map(|row| row.id.0).collect();
+                    listeners.seeing.keep(|id| ids.contains(&id));
                     let wanted = exposures.iter().filter_map(wanted).collect();
                     let todo = plan(&self.known(), &wanted, started.elapsed());
                     self.carry_out(todo, &exposures, &mut listeners, started)
