@@ -26,6 +26,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Empty};
 use hub_protocol::limits::MAX_HEAD;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
@@ -55,6 +56,9 @@ const TAKEN_BACK: u32 = 200;
 
 /// How long a browser may take to agree that the connection is over.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// How long what comes of an unwanted body is thrown away before the browser is told to stop.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// How a stream came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,7 +315,8 @@ fn poll_room(
 
 /// The body of a request.
 struct Upload {
-    received: RecvStream,
+    /// There until this is dropped.
+    received: Option<RecvStream>,
     length: Option<u64>,
     /// Bytes that were handed on and whose window the browser does not have back yet.
     lent: usize,
@@ -321,7 +326,7 @@ struct Upload {
 impl Upload {
     fn new(received: RecvStream, length: Option<u64>) -> Self {
         Self {
-            received,
+            received: Some(received),
             length,
             lent: 0,
             data: true,
@@ -330,11 +335,26 @@ impl Upload {
 
     fn release(&mut self) {
         let lent = std::mem::take(&mut self.lent);
-        if lent > 0 {
+        if let Some(received) = self.received.as_mut().filter(|_| lent > 0) {
             // Fails only for a stream that is over.
-            let _ = self.received.flow_control().release_capacity(lent);
+            let _ = received.flow_control().release_capacity(lent);
         }
     }
+}
+
+/// Throws away what comes of a body that nobody wants, up to a window of it. A browser whose upload
+/// is cut off may take that for the answer, which is on its way; one that is about to end is let end.
+async fn drain(mut received: RecvStream) {
+    let all = async {
+        let mut left = WINDOW as usize;
+        while left > 0
+            && let Some(Ok(bytes)) = received.data().await
+        {
+            left = left.saturating_sub(bytes.len());
+            let _ = received.flow_control().release_capacity(bytes.len());
+        }
+    };
+    let _ = timeout(DRAIN, all).await;
 }
 
 impl Body for Upload {
@@ -347,23 +367,27 @@ impl Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         // Whoever asks for more has sent on what there was.
         self.release();
-        while self.data {
-            match ready!(self.received.poll_data(cx)) {
+        let this = &mut *self;
+        let Some(received) = &mut this.received else {
+            return Poll::Ready(None);
+        };
+        while this.data {
+            match ready!(received.poll_data(cx)) {
                 Some(Ok(bytes)) if bytes.is_empty() => {}
                 Some(Ok(bytes)) => {
-                    self.lent = bytes.len();
+                    this.lent = bytes.len();
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => self.data = false,
+                None => this.data = false,
             }
         }
-        let trailers = ready!(self.received.poll_trailers(cx));
+        let trailers = ready!(received.poll_trailers(cx));
         Poll::Ready(trailers.transpose().map(|read| read.map(Frame::trailers)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.received.is_end_stream()
+        (self.received.as_ref()).is_none_or(RecvStream::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -375,5 +399,11 @@ impl Body for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         self.release();
+        let received = self.received.take();
+        if let Some(received) = received.filter(|received| !received.is_end_stream())
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(drain(received));
+        }
     }
 }
