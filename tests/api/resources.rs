@@ -69,7 +69,7 @@ async fn every_route_demands_the_token() {
             }
         }
     }
-    assert_eq!(requests, 3 * (22 + METHODS.len()));
+    assert_eq!(requests, 3 * (25 + METHODS.len()));
     world.stop().await;
 }
 

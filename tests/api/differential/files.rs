@@ -1,5 +1,7 @@
 //! Files of containers: out, in, and what stands at a path.
 
+use std::path::Path;
+
 use bollard::body_full;
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, DownloadFromContainerOptionsBuilder,
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hub_protocol::kind::transfer::CopyIn;
 use hub_server::api::problem::Kind;
+use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use tokio_tar::{Archive, Builder, EntryType, Header};
 
@@ -32,6 +35,12 @@ pub async fn entries(tar: &[u8], times: bool) -> Vec<String> {
         let mut entry = entry.unwrap();
         let mut content = Vec::new();
         entry.read_to_end(&mut content).await.unwrap();
+        // The daemon lists several images in an order that changes from one time to the next.
+        if entry.path().unwrap().as_ref() == Path::new("manifest.json") {
+            let mut images: Vec<Value> = serde_json::from_slice(&content).unwrap();
+            images.sort_by_key(Value::to_string);
+            content = serde_json::to_vec(&images).unwrap();
+        }
         let header = entry.header();
         let time = times.then(|| header.mtime().unwrap());
         lines.push(format!(
