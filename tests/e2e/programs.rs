@@ -132,6 +132,11 @@ pub struct Hub {
 
 impl Hub {
     pub fn start(dir: &Path, address: &str, namespace: Option<&str>) -> Self {
+        Self::start_with(dir, address, namespace, &[])
+    }
+
+    /// With further flags.
+    pub fn start_with(dir: &Path, address: &str, namespace: Option<&str>, flags: &[&str]) -> Self {
         let ready_file = dir.join("ready.json");
         let any = format!("{address}:0");
         let mut command = program("hub-server", namespace);
@@ -148,7 +153,8 @@ impl Hub {
                 "--proxy-listen",
                 &any,
             ])
-            .args(["--api-listen", "127.0.0.1:0", "--advertise", address]);
+            .args(["--api-listen", "127.0.0.1:0", "--advertise", address])
+            .args(flags);
         let mut daemon = Daemon::start(command);
         daemon.wait_for("the hub is up");
         let ready = serde_json::from_slice(&std::fs::read(ready_file).unwrap()).unwrap();
