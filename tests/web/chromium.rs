@@ -198,9 +198,7 @@ fn certificate(dir: &Path) -> String {
     BASE64_STANDARD.encode(hash)
 }
 
-#[test]
-#[ignore = "needs Chromium"]
-fn chromium_uses_an_application_over_http_2() {
+fn over_tls(protocol: &str, choose: impl FnOnce(&str) -> String) {
     let dir = tempfile::tempdir().unwrap();
     let key = certificate(dir.path());
     let path = |name: &str| dir.path().join(name).display().to_string();
@@ -213,9 +211,23 @@ fn chromium_uses_an_application_over_http_2() {
     ]);
     let exposed = house.expose("app", application.port, &[]);
     let flags = [
-        "--disable-quic".to_owned(),
+        choose(&exposed.host),
         format!("--ignore-certificate-errors-spki-list={key}"),
+        // It would try IPv6 first, and over UDP nothing says that nobody listens there.
+        "--host-resolver-rules=MAP * 127.0.0.1".to_owned(),
     ];
     let _browser = Browser::open(&format!("https://{}/", exposed.host), &flags);
-    assert_eq!(application.told(), well("h2"));
+    assert_eq!(application.told(), well(protocol));
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn chromium_uses_an_application_over_http_2() {
+    over_tls("h2", |_| "--disable-quic".to_owned());
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn chromium_uses_an_application_over_http_3() {
+    over_tls("h3", |host| format!("--origin-to-force-quic-on={host}"));
 }
