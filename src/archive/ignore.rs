@@ -49,6 +49,8 @@ enum Kind {
     /// `**/a`: what ends so.
     Suffix,
     Regex(Regex),
+    /// An exception that makes no sense: only whoever has to look at it is refused.
+    Malformed(&'static str),
 }
 
 /// What the rules say of a directory, for the sake of what is in it: which rules matched.
@@ -64,6 +66,8 @@ pub struct Judgement {
     pub rule: Option<usize>,
     /// For what is in it.
     pub above: Above,
+    /// A rule that had to be looked at, and makes no sense: the others decide nothing.
+    pub malformed: Option<usize>,
 }
 
 /// The rules of a file, in its order.
@@ -113,7 +117,7 @@ impl Rules {
             text: text.to_owned(),
             reason,
         };
-        let (exception, pattern) = match text.strip_prefix('!') {
+        let (mut exception, pattern) = match text.strip_prefix('!') {
             Some(rest) => (true, rest.trim()),
             None => (false, text),
         };
@@ -123,12 +127,27 @@ impl Rules {
         let mut pattern = clean(pattern);
         if pattern.len() > 1 && pattern.starts_with('/') {
             pattern.remove(0);
+            // Docker reads what is left once more: "/!a" is the exception "!a".
+            if !exception && pattern.starts_with('!') {
+                pattern.remove(0);
+                if pattern.is_empty() {
+                    return Err(wrong("there is nothing after the !"));
+                }
+                exception = true;
+            }
         }
         if exception && pattern == "/" {
             return Err(wrong("there is nothing after the !"));
         }
-        check(&pattern).map_err(wrong)?;
-        let kind = compile(&pattern).map_err(wrong)?;
+        let kind = match check(&pattern).and_then(|()| compile(&pattern)) {
+            Ok(kind) => kind,
+            // Docker tries each pattern on ".", which only looks at its beginning, and reads the rest
+            // when a path is compared with it: never, if nothing is kept out that it could let in.
+            Err(reason) if exception && check(beginning(&pattern)).is_ok() => {
+                Kind::Malformed(reason)
+            }
+            Err(reason) => return Err(wrong(reason)),
+        };
         self.list.push(Rule {
             line,
             text: text.to_owned(),
@@ -144,6 +163,7 @@ impl Rules {
     pub fn judge(&self, path: &str, above: Option<&Above>) -> Judgement {
         let mut ignored = false;
         let mut decided = None;
+        let mut malformed = None;
         let mut matched = vec![false; self.list.len()];
         for (index, rule) in self.list.iter().enumerate() {
             let mut hit = above.is_some_and(|above| above.0.get(index) == Some(&true));
@@ -152,6 +172,10 @@ impl Rules {
                 // what Docker does, and shows where an exception lies between two rules.
                 if rule.exception != ignored {
                     continue;
+                }
+                if matches!(rule.kind, Kind::Malformed(_)) {
+                    malformed = Some(index);
+                    break;
                 }
                 hit = rule.matches(path) || (above.is_none() && rule.matches_above(path));
             }
@@ -165,7 +189,21 @@ impl Rules {
             ignored,
             rule: decided,
             above: Above(matched),
+            malformed,
         }
+    }
+
+    /// What is wrong with a rule that makes no sense.
+    pub fn error(&self, index: usize) -> Option<RuleError> {
+        let rule = self.list.get(index)?;
+        let Kind::Malformed(reason) = rule.kind else {
+            return None;
+        };
+        Some(RuleError {
+            line: rule.line.unwrap_or(0),
+            text: rule.text.clone(),
+            reason,
+        })
     }
 
     /// Whether an ignored directory has to be entered: an exception begins with its path.
@@ -190,6 +228,7 @@ impl Rule {
                 path.ends_with(suffix) || suffix.strip_prefix('/') == Some(path)
             }
             Kind::Regex(regex) => regex.is_match(path),
+            Kind::Malformed(_) => false,
         }
     }
 
@@ -229,6 +268,25 @@ pub(crate) fn clean(path: &str) -> String {
         (true, _) => format!("/{path}"),
         (false, true) => ".".into(),
         (false, false) => path,
+    }
+}
+
+/// What of a pattern Docker reads to try it on ".": up to the first `*` behind the first character
+/// that is none and stands in no `[ ]`; all of it, where that is a single wildcard, which matches.
+fn beginning(pattern: &str) -> &str {
+    let stars = pattern.len() - pattern.trim_start_matches('*').len();
+    let (mut class, mut escaped) = (false, false);
+    let end = pattern[stars..].find(|c| {
+        let ends = c == '*' && !class && !escaped;
+        if !escaped {
+            class = (class || c == '[') && c != ']';
+        }
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    match end {
+        Some(end) if !matches!(&pattern[stars..stars + end], "." | "?") => &pattern[..stars + end],
+        _ => pattern,
     }
 }
 

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::header::{self, Kind, Member};
+use super::ignore::RuleError;
 use super::shown;
 
 /// The most bytes of a piece: 64 KiB.
@@ -30,6 +31,9 @@ pub enum PackError {
     /// Whoever took it wants no more.
     #[error("the archive was not wanted any more")]
     Stopped,
+    /// A rule makes no sense, and something had to be compared with it.
+    #[error("a rule of .dockerignore: {0}")]
+    Rule(RuleError),
     /// A file can't be read.
     #[error("cannot read {name}: {error}")]
     Read {

@@ -25,7 +25,7 @@ use tokio::process::Command;
 use super::ignore::Rules;
 use super::pack::{Owner, Packer};
 use super::read::{EntryKind, Item, Reader};
-use super::walk::{Fate, walk};
+use super::walk::{Fate, WalkError, walk};
 
 /// What an archive holds: by name the kind, with a link's target or a file's bytes, and the mode.
 type Listing = BTreeMap<Vec<u8>, (String, u32)>;
@@ -156,6 +156,9 @@ fn ours(root: &Path, judge_as_20_10: bool) -> Option<Listing> {
     let mut rules = Rules::parse(&fs::read(root.join(".dockerignore")).unwrap()).ok()?;
     rules.always_send(".dockerignore").ok()?;
     rules.always_send("Dockerfile").ok()?;
+    if judge_as_20_10 && rules.any_is_malformed() {
+        return None;
+    }
     let mut bytes = Vec::new();
     let mut out = |piece: Bytes| {
         bytes.extend(piece);
@@ -174,7 +177,10 @@ fn ours(root: &Path, judge_as_20_10: bool) -> Option<Listing> {
             Ok(())
         }
     });
-    visited.unwrap();
+    match visited {
+        Err(WalkError::Rule(_)) => return None,
+        visited => visited.unwrap(),
+    }
     packer.finish().unwrap();
     Some(listing(bytes.into()))
 }

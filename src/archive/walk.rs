@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use super::ignore::{Above, Rules, as_text};
+use super::ignore::{Above, RuleError, Rules, as_text};
 use super::pack::PackError;
 use super::shown;
 
@@ -46,6 +46,9 @@ pub enum WalkError<E> {
         /// What the system says.
         error: io::Error,
     },
+    /// Something had to be compared with a rule that makes no sense.
+    #[error("a rule of .dockerignore: {0}")]
+    Rule(RuleError),
     /// Whoever was told of what was found wants no more.
     #[error("{0}")]
     Visitor(E),
@@ -55,6 +58,7 @@ impl From<WalkError<Self>> for PackError {
     fn from(error: WalkError<Self>) -> Self {
         match error {
             WalkError::Read { name, error } => Self::Read { name, error },
+            WalkError::Rule(error) => Self::Rule(error),
             WalkError::Visitor(error) => error,
         }
     }
@@ -116,6 +120,10 @@ impl<E> Walker<'_, E> {
         let metadata = fs::symlink_metadata(file).map_err(|error| read_error(path, error))?;
         let text = as_text(path);
         let judgement = self.rules.judge(&text, above);
+        let malformed = judgement.malformed.and_then(|rule| self.rules.error(rule));
+        if let Some(error) = malformed {
+            return Err(WalkError::Rule(error));
+        }
         let fate = match (judgement.rule, special(metadata.file_type())) {
             (Some(rule), _) if judgement.ignored => Fate::Ignored(rule),
             (_, Some(kind)) => Fate::Unsendable(kind),

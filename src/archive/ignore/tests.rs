@@ -3,6 +3,12 @@
 use super::*;
 
 impl Rules {
+    /// Docker 20.10 looks at every rule.
+    pub(in super::super) fn any_is_malformed(&self) -> bool {
+        let mut rules = self.list.iter();
+        rules.any(|rule| matches!(rule.kind, Kind::Malformed(_)))
+    }
+
     /// The judgement of clients before 23: of the directories above a path, a pattern is compared
     /// only with the one that has as many names as itself, `**NAME` begins with a name, and a `^`
     /// is never itself.
@@ -34,7 +40,9 @@ impl Rules {
 /// Whether each path stays at home, each judged with all directories above it.
 fn ignored(file: &str, path: &str) -> bool {
     let rules = Rules::parse(file.as_bytes()).expect(file);
-    rules.judge(path, None).ignored
+    let judgement = rules.judge(path, None);
+    assert_eq!(judgement.malformed, None, "{file}");
+    judgement.ignored
 }
 
 #[test]
@@ -216,4 +224,31 @@ fn paths_are_cleaned_by_their_letters() {
 #[test]
 fn bytes_that_are_no_text_are_one_character_each() {
     assert_eq!(as_text(b"a\xff\xe2\x82b"), "a\u{fffd}\u{fffd}\u{fffd}b");
+}
+
+#[test]
+fn a_leading_slash_hides_no_exception() {
+    for file in ["a*\n/!ab", "a*\n!ab", "a*\n/!/ab"] {
+        assert_eq!(ignored(file, "ab"), file.ends_with("/!/ab"), "{file}");
+        assert!(ignored(file, "ac"), "{file}");
+    }
+    assert!(Rules::parse(b"/!").is_err());
+}
+
+/// As docker 28 has it, whose client was asked.
+#[test]
+fn an_exception_that_makes_no_sense_is_refused_once_it_is_looked_at() {
+    for file in [
+        "!a[", "!**/[", "!*/[", "![", "!a\\", "!**/\\", "a/*[", "!?*[",
+    ] {
+        assert!(Rules::parse(file.as_bytes()).is_err(), "{file}");
+    }
+    for pattern in ["a/*[", "x*[", "x/**/\\", "y.go/**/["] {
+        let rules = Rules::parse(format!("kept\n!{pattern}").as_bytes()).expect(pattern);
+        assert_eq!(rules.judge("other", None).malformed, None, "{pattern}");
+        let looked_at = rules.judge("kept", None).malformed.unwrap();
+        let error = rules.error(looked_at).unwrap();
+        assert_eq!(error.line, 2, "{pattern}");
+        assert!(rules.error(0).is_none());
+    }
 }
