@@ -139,7 +139,8 @@ fn alike(response: &mut Response) {
         (response.headers).retain(|(name, _)| name != "content-length");
     }
     for (name, value) in &mut response.headers {
-        if name == "etag" && value.len() > 8 {
+        // Of `/cache` both are of the moment.
+        if name == "last-modified" || name == "etag" && value.len() > 8 {
             value.clear();
         }
     }
