@@ -14,6 +14,7 @@ pub mod api;
 pub mod ca;
 mod clip;
 pub mod clock;
+mod counter;
 pub mod enroll;
 pub mod files;
 mod hangup;

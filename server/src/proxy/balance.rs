@@ -16,7 +16,7 @@ use hub_protocol::kind::FailureCode;
 use hub_protocol::target::Target;
 use ring::hmac;
 
-use super::limits::locked;
+use crate::counter::locked;
 use crate::secret::HubSecret;
 
 /// The most replicas of one exposure: a set of them fits into 16 bits.

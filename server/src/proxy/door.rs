@@ -35,14 +35,13 @@ use super::answer::{Answer, CHALLENGE};
 use super::balance::{Held, Loads, Marks, NoReplica, Places, ReplicaKey, Wanted};
 use super::body::ProxyBody;
 use super::front::{BodyError, RequestBody};
-use super::limits::{
-    BodySize, Buckets, ClientKey, Counter, Guarded, Permit, Quotas, Rate, Refusal, locked,
-};
+use super::limits::{BodySize, Buckets, ClientKey, Guarded, Quotas, Rate, Refusal};
 use super::own::{Cookie, Site};
 use super::page::{self, Asks};
 use super::routes::Live;
 use super::seeing;
 use super::session_cookie::{Key, LIFE};
+use crate::counter::{Counter, Permit, locked};
 use crate::secret::HubSecret;
 
 /// For how many client addresses rates are remembered at once.

@@ -10,8 +10,8 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -274,69 +274,6 @@ impl<K: Copy + Eq + Hash> Buckets<K> {
         self.by_key.insert(key, Bucket { full_at, used });
         Ok(())
     }
-}
-
-/// Counts what is under way by key. Clones share the counts.
-pub(super) struct Counter<K>(Arc<Mutex<HashMap<K, u32>>>);
-
-impl<K> Clone for Counter<K> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<K> Default for Counter<K> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<K: Clone + Eq + Hash> Counter<K> {
-    /// Counts one more of `key` until what it gives is dropped; `None`: there are `max` already.
-    pub(super) fn enter(&self, key: &K, max: u32) -> Option<Permit<K>> {
-        let mut counts = locked(&self.0);
-        let count = counts.entry(key.clone()).or_default();
-        if *count >= max {
-            if *count == 0 {
-                counts.remove(key);
-            }
-            return None;
-        }
-        *count += 1;
-        Some(Permit {
-            counts: self.0.clone(),
-            key: key.clone(),
-        })
-    }
-
-    /// How many of `key` are under way.
-    #[cfg(test)]
-    fn count(&self, key: &K) -> u32 {
-        locked(&self.0).get(key).copied().unwrap_or(0)
-    }
-}
-
-/// One that is under way.
-pub(super) struct Permit<K: Eq + Hash> {
-    counts: Arc<Mutex<HashMap<K, u32>>>,
-    key: K,
-}
-
-impl<K: Eq + Hash> Drop for Permit<K> {
-    fn drop(&mut self) {
-        let mut counts = locked(&self.counts);
-        if let Some(count) = counts.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.key);
-            }
-        }
-    }
-}
-
-/// No panic leaves a table half changed.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How much of a body may still come.

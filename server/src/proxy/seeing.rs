@@ -37,7 +37,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::limits::{Refusal, locked};
+use super::limits::Refusal;
+use crate::counter::locked;
 use line::Line;
 use log::AccessLog;
 pub use metrics::{CONTENT_TYPE, Text};

@@ -1,55 +1,27 @@
 //! Which replica of an exposure a connection or flow goes to: the one that has the fewest, among
-//! equals the first. Counts are kept here; the choice is pure.
+//! equals the first. The choice is pure.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hub_ledger::{Exposure, ExposureId};
 use hub_protocol::NodeName;
 use hub_protocol::target::Target;
 
+use crate::counter::{Counter, Permit};
 use crate::proxy::{LedgerRoutes, Live, Resolved, RouteError};
 
 /// A replica: the node's name and the target on it.
-type Key = (NodeName, Target);
+pub(super) type Key = (NodeName, Target);
 
-/// How many connections or flows each replica of one exposure has. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Loads(Arc<Mutex<BTreeMap<Key, u32>>>);
+/// How many connections or flows each replica of one exposure has.
+pub(super) type Loads = Counter<Key>;
 
-impl Loads {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// A place on a replica, until dropped.
+pub(super) type Held = Permit<Key>;
 
-    /// One more on this replica, until dropped.
-    pub(super) fn hold(&self, live: &Live) -> Held {
-        let key = (live.node_name.clone(), live.target.clone());
-        *self.lock().entry(key.clone()).or_default() += 1;
-        Held {
-            loads: self.clone(),
-            key,
-        }
-    }
-}
-
-/// A place on a replica.
-#[derive(Debug)]
-pub(super) struct Held {
-    loads: Loads,
-    key: Key,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let mut loads = self.loads.lock();
-        if let Some(count) = loads.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                loads.remove(&self.key);
-            }
-        }
-    }
+/// What a replica is counted by.
+pub(super) fn key(live: &Live) -> Key {
+    (live.node_name.clone(), live.target.clone())
 }
 
 /// Why there is nobody to go to.
@@ -89,18 +61,13 @@ pub(super) async fn candidates(
         let away: Vec<_> = away.iter().map(ToString::to_string).collect();
         return Err(Nobody::Away(away.join(", ")));
     }
-    let counts: Vec<u32> = {
-        let loads = loads.lock();
-        let most = exposure.settings.max_requests.unwrap_or(most);
-        if loads.values().sum::<u32>() >= most {
-            return Err(Nobody::Exposure);
-        }
-        let count = |live: &Live| {
-            let key = (live.node_name.clone(), live.target.clone());
-            loads.get(&key).copied().unwrap_or(0)
-        };
-        replicas.iter().map(count).collect()
-    };
+    if loads.total() >= exposure.settings.max_requests.unwrap_or(most) {
+        return Err(Nobody::Exposure);
+    }
+    let counts: Vec<u32> = replicas
+        .iter()
+        .map(|live| loads.count(&key(live)))
+        .collect();
     let order = order(&counts, exposure.settings.max_sessions);
     if order.is_empty() {
         return Err(Nobody::Full);

@@ -8,9 +8,8 @@
 //! Each direction ends by itself; once both have, the operation's outcome says whether the connection
 //! ends well. What ends otherwise is reset: a client must not take it for the end of what it reads.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hub_ledger::ExposureId;
@@ -25,7 +24,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Config;
-use super::replicas::{Held, Loads, candidates};
+use super::replicas::{Held, Loads, candidates, key};
+use crate::counter::Counter;
 use crate::hangup::Hangup;
 use crate::hub::begun;
 use crate::pipe::{self, Broke, Pulse};
@@ -50,7 +50,7 @@ struct Port {
     config: Config,
     seeing: Seeing,
     loads: Loads,
-    clients: Mutex<BTreeMap<IpAddr, u32>>,
+    clients: Counter<IpAddr>,
 }
 
 /// Serves an exposure's listener until `stop` holds true; dropped, it ends all connections at once.
@@ -73,7 +73,7 @@ pub(super) async fn serve(
         config,
         seeing,
         loads: Loads::default(),
-        clients: Mutex::default(),
+        clients: Counter::default(),
     });
     let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
     seats::serve(listener, limits, stopped, |stream, peer, seat| {
@@ -95,30 +95,12 @@ impl Drop for Resetting {
     }
 }
 
-/// One of the connections of a client's address.
-struct OfClient<'a>(&'a Port, IpAddr);
-
-impl Drop for OfClient<'_> {
-    fn drop(&mut self) {
-        let mut clients = self
-            .0
-            .clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = clients.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                clients.remove(&self.1);
-            }
-        }
-    }
-}
-
 impl Port {
     async fn connection(&self, stream: TcpStream, peer: SocketAddr, seat: Seat) {
         let exposure = self.exposure;
         let mut stream = Resetting(stream, false);
-        let Some(_of_client) = self.of_client(peer.ip()) else {
+        let most = self.config.connections_per_client;
+        let Some(_of_client) = self.clients.enter(&peer.ip(), most) else {
             tracing::debug!(%exposure, %peer, "reset: its address has all the connections it may have");
             return;
         };
@@ -149,17 +131,6 @@ impl Port {
         stream.1 = carried.is_ok();
     }
 
-    /// A place among the connections of an address, if there is one.
-    fn of_client(&self, address: IpAddr) -> Option<OfClient<'_>> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = clients.entry(address).or_default();
-        if *count >= self.config.connections_per_client {
-            return None;
-        }
-        *count += 1;
-        Some(OfClient(self, address))
-    }
-
     /// A connection to the first replica that takes it.
     async fn connect(&self, track: &Track, client: IpAddr) -> Result<(Operation, Held), Broke> {
         let exposure = self.exposure;
@@ -171,7 +142,7 @@ impl Port {
             Broke
         })?;
         for live in candidates {
-            let held = self.loads.hold(&live);
+            let held = self.loads.hold(&key(&live));
             track.opening(&live.node_name);
             match open(&live).await {
                 Ok(operation) => return Ok((operation, held)),

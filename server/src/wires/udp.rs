@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Config;
 use super::flows::{Bounds, Full, Table};
-use super::replicas::{Loads, candidates};
+use super::replicas::{Loads, candidates, key};
 use crate::hub::begun;
 use crate::proxy::{Begins, Down, Kind, LedgerRoutes, Seeing, Track};
 
@@ -298,7 +298,7 @@ impl Port {
         let candidates = candidates.map_err(|nobody| nobody.to_string())?;
         // What was sent to one that then refuses is lost; the next packet begins anew.
         let live = candidates.first().ok_or("no replica")?;
-        let _held = self.loads.hold(live);
+        let _held = self.loads.hold(&key(live));
         let open = Open {
             target: live.target.clone(),
             grant: Grant::Exposed {

@@ -133,31 +133,6 @@ proptest! {
         }
     }
 
-    /// The count of a key is what was entered and not yet dropped, and never beyond the limit.
-    #[test]
-    fn a_counter_counts_what_is_held(
-        steps in prop::collection::vec((any::<bool>(), 0u8..3), 1..60), max in 0u32..4,
-    ) {
-        let counter = Counter::default();
-        let mut held: Vec<(u8, Permit<u8>)> = Vec::new();
-        for (enter, key) in steps {
-            if enter {
-                let before = counter.count(&key);
-                let permit = counter.enter(&key, max);
-                prop_assert_eq!(permit.is_some(), before < max);
-                held.extend(permit.map(|permit| (key, permit)));
-            } else if let Some(at) = held.iter().position(|(other, _)| *other == key) {
-                held.remove(at);
-            }
-            for key in 0..3 {
-                let expected = held.iter().filter(|(other, _)| *other == key).count();
-                prop_assert_eq!(counter.count(&key) as usize, expected);
-            }
-        }
-        drop(held);
-        prop_assert!(locked(&counter.0).is_empty(), "nothing stays behind");
-    }
-
     /// A body passes if and only if it is not larger than the limit, wherever it is cut.
     #[test]
     fn a_body_passes_up_to_its_size(
