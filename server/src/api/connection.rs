@@ -1,21 +1,47 @@
 //! One connection behind a WebSocket, whatever it is to: bytes both ways, each direction with its
 //! own end, and a last word.
 
+use axum::response::Response;
 use bytes::Bytes;
 use hub_protocol::NodeName;
+use hub_protocol::kind::Request;
 use hub_quic::operation::Ended;
+use tracing::{Instrument as _, Span};
 
+use super::Api;
 use super::channel::Finish;
-use super::socket::Carried;
+use super::problem::Problem;
+use super::socket::{Carried, Upgrade};
 
 /// A connection that is carried.
 pub(super) struct Connection {
     /// Where its far end is.
-    pub(super) node: NodeName,
+    node: NodeName,
     /// The name of the operation.
-    pub(super) operation: &'static str,
+    operation: &'static str,
     /// What it is to: "the Docker socket".
-    pub(super) to: String,
+    to: String,
+}
+
+impl Connection {
+    /// Asks a node for a connection `to` something, and carries it once it stands.
+    pub(super) async fn open<R: Request>(
+        api: &Api,
+        upgrade: Upgrade,
+        node: &str,
+        (operation, to): (&'static str, String),
+        request: &R,
+        span: Span,
+    ) -> Result<Response, Problem> {
+        let ask = api.hub.ask(node, request).instrument(span.clone());
+        let begun = upgrade.while_there(ask).await?.answered()?;
+        let connection = Self {
+            node: begun.node,
+            operation,
+            to,
+        };
+        Ok(upgrade.carry(begun.operation, connection, span))
+    }
 }
 
 impl Carried for Connection {

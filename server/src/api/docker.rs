@@ -4,14 +4,12 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use hub_protocol::kind::transfer::DockerSocket;
-use tracing::Instrument as _;
 
 use super::Api;
 use super::connection::Connection;
 use super::problem::{Problem, within};
 use super::query::Query;
 use super::socket::Upgrade;
-use crate::hub::Begun;
 
 /// Connect to a node's Docker socket
 ///
@@ -37,17 +35,8 @@ pub(super) async fn docker(
         let upgrade = upgrade?;
         Query::parse(query.as_deref(), &[])?;
         let span = tracing::info_span!("docker", %node);
-        let ask = api.hub.ask(&node, &DockerSocket {});
-        let ask = ask.instrument(span.clone());
-        let Begun {
-            operation, node, ..
-        } = upgrade.while_there(ask).await?.answered()?;
-        let connection = Connection {
-            node,
-            operation: "docker",
-            to: "the Docker socket".into(),
-        };
-        Ok(upgrade.carry(operation, connection, span))
+        let what = ("docker", "the Docker socket".into());
+        Connection::open(&api, upgrade, &node, what, &DockerSocket {}, span).await
     };
     within("docker", run).await
 }

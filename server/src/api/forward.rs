@@ -8,14 +8,12 @@ use axum::response::Response;
 use hub_protocol::kind::OperationKind;
 use hub_protocol::kind::tcp::Open;
 use hub_protocol::target::{Grant, Selector, Target};
-use tracing::Instrument as _;
 
 use super::Api;
 use super::connection::Connection;
 use super::problem::{Problem, within};
 use super::query::{Query, QueryError};
 use super::socket::Upgrade;
-use crate::hub::Begun;
 
 /// What it is called in problem documents.
 const NAME: &str = OperationKind::Tcp.name();
@@ -52,17 +50,7 @@ pub(super) async fn forward(
         let to = target.to_string();
         let grant = Grant::Operator;
         let open = Open { target, grant };
-        let ask = api.hub.ask(&node, &open);
-        let ask = ask.instrument(span.clone());
-        let Begun {
-            operation, node, ..
-        } = upgrade.while_there(ask).await?.answered()?;
-        let connection = Connection {
-            node,
-            operation: NAME,
-            to,
-        };
-        Ok(upgrade.carry(operation, connection, span))
+        Connection::open(&api, upgrade, &node, (NAME, to), &open, span).await
     };
     within(NAME, run).await
 }
