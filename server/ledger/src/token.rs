@@ -27,11 +27,16 @@ pub struct JoinTokenHash(pub [u8; 32]);
 /// Its first bytes: enough to tell tokens apart in a log.
 impl fmt::Debug for JoinTokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
-        f.write_str("…")
+        write_short(&self.0, f)
     }
+}
+
+/// The first bytes of a token's hash, as a log has it.
+pub(crate) fn write_short(hash: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    hash[..4]
+        .iter()
+        .try_for_each(|byte| write!(f, "{byte:02x}"))?;
+    f.write_str("…")
 }
 
 /// What a token admits to.

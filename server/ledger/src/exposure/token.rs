@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::time::Timestamp;
+use crate::token::write_short;
 
 /// The longest life of a token that expires: ten years.
 pub const MAX_TOKEN_TTL: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -21,10 +22,7 @@ pub struct ExposureTokenHash(pub [u8; 32]);
 /// Its first bytes: enough to tell tokens apart in a log.
 impl fmt::Debug for ExposureTokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
-        f.write_str("…")
+        write_short(&self.0, f)
     }
 }
 
