@@ -122,6 +122,12 @@ fn read(text: &str) -> Response {
     response
 }
 
+/// The requests of a table, one on a line.
+pub fn requests(table: &str) -> impl Iterator<Item = Request> {
+    let lines = table.lines().map(str::trim);
+    lines.filter(|line| !line.is_empty()).map(Request::new)
+}
+
 /// The versions of HTTP to ask in. Debian's curl cannot use an HTTP/2 connection in the clear again,
 /// whoever serves it, and has no HTTP/1.0 over HTTP/2.
 fn versions(request: &Request) -> Vec<Version> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::curl::{Request, Response, differences};
+use crate::curl::{Response, differences, requests};
 use crate::house::{House, Running, free_port, python};
 
 /// Requests, in curl's words.
@@ -168,12 +168,7 @@ fn python_httpbin_answers_the_same_through_the_hub() {
     let direct = exposed.host.rsplit_once(':').unwrap().0;
     let direct = format!("{direct}:{}", target.port);
     let mut found = Vec::new();
-    for line in REQUESTS
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        let request = Request::new(line);
+    for request in requests(REQUESTS) {
         let differs = differences(&direct, &exposed.host, &request, |response| {
             alike(response);
             // Pages that repeat their own address differ in the port, which is what it is.

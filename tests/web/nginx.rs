@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-use crate::curl::{Request, Response, differences};
+use crate::curl::{Response, differences, requests};
 use crate::house::{House, Running, free_port};
 
 const REQUESTS: &str = "
@@ -99,12 +99,7 @@ fn nginx_serves_files_the_same_through_the_hub() {
     let name = exposed.host.rsplit_once(':').unwrap().0;
     let direct = format!("{name}:{}", nginx.port);
     let mut found = Vec::new();
-    for line in REQUESTS
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        let request = Request::new(line);
+    for request in requests(REQUESTS) {
         found.extend(differences(&direct, &exposed.host, &request, same_boundary));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
