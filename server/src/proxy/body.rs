@@ -67,6 +67,14 @@ impl ProxyBody {
         self.track = Some(track);
         self
     }
+
+    /// Tells that what it gave has yet to be taken by the browser: for a front end that writes what
+    /// it has once it saw that nothing more is there for now.
+    pub(super) fn on_its_way(&self) {
+        if let Some(track) = &self.track {
+            track.down(Down::Browser);
+        }
+    }
 }
 
 impl Body for ProxyBody {

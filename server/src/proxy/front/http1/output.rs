@@ -111,6 +111,7 @@ impl<W: AsyncWrite + Unpin> Output<W> {
                 frame
             } else {
                 // Nothing more is there for now: what is goes out.
+                body.on_its_way();
                 self.flush().await?;
                 body.frame().await
             };
