@@ -1,5 +1,7 @@
 //! From the name or token in a request to the sessions of nodes and targets behind them.
 
+mod known;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,14 +10,16 @@ use hub_ledger::{Exposure, ExposureId, ExposureName, ExposureTokenHash, Replica,
 use hub_protocol::NodeName;
 use hub_protocol::target::Target;
 use hub_quic::session::Session;
+use tokio::time::Instant;
 
+use self::known::{Found, Known, When};
 use crate::clock::Clock;
 use crate::hub::Hub;
 use crate::sessions::Sessions;
-use crate::store::{Home, Located, Store, StoreError};
+use crate::store::{Home, Store, StoreError};
 
 /// How a request names an exposure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Route {
     /// By its token.
     Token(ExposureTokenHash),
@@ -73,13 +77,15 @@ pub trait Routes: Send + Sync {
     fn resolve(&self, route: Route) -> BoxFuture<'_, Result<Resolved, RouteError>>;
 }
 
-/// Routes by the ledger and the sessions there are. Asks both anew for each request: what was
-/// removed, expired or went away holds no longer. All that the ledger is asked is one statement.
+/// Routes by the ledger and the sessions there are. Each request is judged by how both stand: what
+/// was removed, expired or went away holds no longer. What this program did not write since is not
+/// asked of the ledger again; all that it is asked is one statement.
 #[derive(Clone)]
 pub struct LedgerRoutes {
     store: Store,
     sessions: Sessions,
     clock: Clock,
+    known: Arc<Known>,
 }
 
 impl LedgerRoutes {
@@ -89,6 +95,7 @@ impl LedgerRoutes {
             store: hub.store().clone(),
             sessions: hub.sessions().clone(),
             clock: hub.clock().clone(),
+            known: Arc::default(),
         }
     }
 
@@ -100,7 +107,7 @@ impl LedgerRoutes {
         let now = self.clock.now();
         let located = self.store.locate(id).await?;
         let located = located.ok_or(RouteError::Unknown)?;
-        Ok(self.live(located, now))
+        Ok(self.live(&located.into(), now))
     }
 
     /// The time by which routes are judged.
@@ -108,8 +115,25 @@ impl LedgerRoutes {
         self.clock.now()
     }
 
-    fn live(&self, located: Located, at: Timestamp) -> Resolved {
-        let Located { exposure, homes } = located;
+    /// Asks the ledger, and keeps what it says.
+    async fn find(
+        &self,
+        route: &Route,
+        now: Timestamp,
+        when: When,
+    ) -> Result<Arc<Found>, RouteError> {
+        let located = match route {
+            Route::Token(hash) => self.store.locate_token(*hash, now).await?,
+            Route::Name(name) => self.store.locate_name(name.clone()).await?,
+        };
+        // An exposure goes with the nodes that it is on; one without is as good as none.
+        let found = Arc::new(Found::from(located.ok_or(RouteError::Unknown)?));
+        self.known.keep(route.clone(), when, found.clone());
+        Ok(found)
+    }
+
+    fn live(&self, found: &Found, at: Timestamp) -> Resolved {
+        let Found { exposure, homes } = found;
         let mut replicas = Vec::with_capacity(homes.len());
         let mut away = Vec::new();
         for (Replica { target, .. }, home) in exposure.replicas.iter().zip(homes) {
@@ -119,19 +143,19 @@ impl LedgerRoutes {
                 revoked,
                 revision,
             } = home;
-            match self.sessions.of(&id, revoked.is_some()) {
+            match self.sessions.of(id, revoked.is_some()) {
                 Some(session) => replicas.push(Live {
-                    node_name,
+                    node_name: node_name.clone(),
                     session,
                     target: target.clone(),
-                    revision,
+                    revision: *revision,
                 }),
-                None if away.contains(&node_name) => {}
-                None => away.push(node_name),
+                None if away.contains(node_name) => {}
+                None => away.push(node_name.clone()),
             }
         }
         Resolved {
-            exposure: Arc::new(exposure),
+            exposure: exposure.clone(),
             replicas,
             away,
             at,
@@ -149,13 +173,21 @@ impl Routes for LedgerRoutes {
     fn resolve(&self, route: Route) -> BoxFuture<'_, Result<Resolved, RouteError>> {
         Box::pin(async move {
             let now = self.clock.now();
-            let located = match route {
-                Route::Token(hash) => self.store.locate_token(hash, now).await?,
-                Route::Name(name) => self.store.locate_name(name).await?,
+            let when = When {
+                revision: self.store.revision(),
+                at: Instant::now(),
             };
-            // An exposure goes with the nodes that it is on; one without is as good as none.
-            let located = located.ok_or(RouteError::Unknown)?;
-            Ok(self.live(located, now))
+            let found = match self.known.get(&route, when) {
+                Some(found) => found,
+                None => self.find(&route, now, when).await?,
+            };
+            if let Route::Token(hash) = route {
+                let held = found.exposure.token;
+                if !held.is_some_and(|held| held.admits(hash, now)) {
+                    return Err(RouteError::Unknown);
+                }
+            }
+            Ok(self.live(&found, now))
         })
     }
 }

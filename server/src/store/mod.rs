@@ -27,6 +27,8 @@ mod tests;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hub_ledger::node::{self, LocalRows, RegisterRows};
 use hub_ledger::token::RedeemRows;
@@ -35,7 +37,7 @@ use hub_ledger::{
     Process, Registered, Registration, Timestamp, certificate, token,
 };
 use hub_protocol::{Deployment, Epoch, NodeId, NodeName};
-use rusqlite::TransactionBehavior;
+use rusqlite::{Connection, TransactionBehavior};
 
 pub use error::StoreError;
 pub use executor::Execution;
@@ -69,6 +71,7 @@ impl fmt::Debug for CaRecord {
 pub struct Store {
     executor: Executor,
     deployment: Deployment,
+    revision: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Store {
@@ -93,6 +96,7 @@ impl Store {
         Ok(Self {
             executor,
             deployment,
+            revision: Arc::default(),
         })
     }
 
@@ -103,12 +107,19 @@ impl Store {
         Ok(Self {
             executor,
             deployment,
+            revision: Arc::default(),
         })
     }
 
     /// Closes the ledger once every call before this one is done. All handles find it closed.
     pub async fn close(self) -> Result<(), StoreError> {
         self.executor.close().await
+    }
+
+    /// Counts what was written through this handle and its clones. Whatever was read at an earlier
+    /// revision may not be so any more; what other programs write is not counted.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
     }
 
     /// The deployment that this ledger is of.
@@ -325,7 +336,15 @@ impl Store {
         &self,
         decide: impl FnOnce(&Rows<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.transact(TransactionBehavior::Immediate, decide).await
+        let revision = self.revision.clone();
+        self.executor
+            .run(move |connection| {
+                let done = transact(connection, TransactionBehavior::Immediate, decide);
+                // Before anybody learns that it is done. One that failed may be in the file.
+                revision.fetch_add(1, Ordering::Release);
+                done
+            })
+            .await
     }
 
     /// One transaction that sees one state of all rows.
@@ -333,24 +352,22 @@ impl Store {
         &self,
         look: impl FnOnce(&Rows<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.transact(TransactionBehavior::Deferred, look).await
-    }
-
-    async fn transact<T: Send + 'static>(
-        &self,
-        behavior: TransactionBehavior,
-        work: impl FnOnce(&Rows<'_>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
         self.executor
-            .run(move |connection| {
-                // Dropped without a commit, it is rolled back.
-                let transaction = connection.transaction_with_behavior(behavior)?;
-                let done = work(&Rows(&transaction))?;
-                transaction.commit()?;
-                Ok(done)
-            })
+            .run(move |connection| transact(connection, TransactionBehavior::Deferred, look))
             .await
     }
+}
+
+fn transact<T>(
+    connection: &mut Connection,
+    behavior: TransactionBehavior,
+    work: impl FnOnce(&Rows<'_>) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    // Dropped without a commit, it is rolled back.
+    let transaction = connection.transaction_with_behavior(behavior)?;
+    let done = work(&Rows(&transaction))?;
+    transaction.commit()?;
+    Ok(done)
 }
 
 /// Writes down a registration that stands.

@@ -96,6 +96,25 @@ async fn what_is_committed_is_there_after_a_restart() {
 }
 
 #[tokio::test]
+async fn what_is_written_moves_the_revision_before_anybody_knows() {
+    let (_directory, path) = place();
+    for execution in [Execution::Inline, Execution::Thread] {
+        let store = Store::open(&path, execution, DEPLOYMENT).await.unwrap();
+        let clone = store.clone();
+        let before = clone.revision();
+        store.nodes().await.unwrap();
+        assert_eq!(clone.revision(), before, "reading moves nothing");
+        store.mark_all_away(NOW).await.unwrap();
+        assert_eq!(clone.revision(), before + 1);
+        // One that is refused may have been written, for all that its caller knows.
+        let unknown = store.revoke_node(NodeId::from_bytes([9; 16]), NOW).await;
+        assert!(unknown.is_err());
+        assert_eq!(clone.revision(), before + 2);
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn only_its_owner_can_read_it() {
     let (directory, path) = place();
     fs::write(&path, b"").unwrap();
