@@ -2,7 +2,7 @@
 //! [`lines`](super::lines).
 //!
 //! A connection is taken for one request and comes back once that is over. Those that wait are
-//! kept for [`IDLE_TIMEOUT`], and at most [`MAX_IDLE`] for each place.
+//! kept for [`IDLE_TIMEOUT`], at most [`MAX_IDLE`] for each place and [`MAX_IDLE_IN_ALL`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +25,13 @@ use super::lines::{Lease, Lines};
 use super::upload::RequestBody;
 use crate::targets::{Place, Places};
 
-/// Connections that wait for the next request to one place, at most.
-const MAX_IDLE: usize = 32;
+/// Connections that wait for the next request to one place, at most. They are as many as requests
+/// were under way at once; with fewer kept, a crowd's requests each make a connection.
+const MAX_IDLE: usize = 256;
+
+/// Connections that wait for the next request, at most: each is a file of the agent's and a
+/// connection of its target's.
+const MAX_IDLE_IN_ALL: usize = 1024;
 
 /// How long a connection waits for the next request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -224,8 +229,9 @@ impl Connections {
 
     fn keep(&self, connection: Connection) {
         let mut waiting = self.shared.lock();
+        let in_all: usize = waiting.idle.values().map(Vec::len).sum();
         let idle = waiting.idle.entry(connection.place.clone()).or_default();
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE && in_all < MAX_IDLE_IN_ALL {
             let since = Instant::now();
             idle.push(Idle { connection, since });
         }
@@ -301,6 +307,44 @@ mod tests {
     use crate::engine::fake;
     use crate::policy::Policy;
     use crate::targets::Address;
+
+    /// Takes every connection.
+    #[derive(Debug)]
+    struct Open;
+
+    impl Dial for Open {
+        fn connect(&self, _: Address) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+            let (ours, other) = tokio::io::duplex(64);
+            tokio::spawn(async move {
+                let _other = other;
+                std::future::pending::<()>().await;
+            });
+            async { Ok(Box::new(ours) as Box<dyn Stream>) }.boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_wait_than_may() {
+        let connections = Connections::new(Arc::new(Open));
+        let mut kept = 0;
+        for port in 1..=6 {
+            let target = Target::tcp(port);
+            let mut crowd = Vec::new();
+            for _ in 0..MAX_IDLE + 10 {
+                crowd.push(connections.fresh(&target).await.unwrap());
+            }
+            for mut connection in crowd {
+                connection.requests.ready().await.unwrap();
+                connections.put(connection);
+            }
+            kept = (kept + MAX_IDLE).min(MAX_IDLE_IN_ALL);
+            assert_eq!(connections.idle(), kept);
+        }
+        assert_eq!(kept, MAX_IDLE_IN_ALL);
+        // They go in turn, a tick of the clock after the last has waited long enough.
+        tokio::time::sleep(IDLE_TIMEOUT + Duration::from_millis(2)).await;
+        assert_eq!(connections.idle(), 0);
+    }
 
     /// Connections in memory whose other ends stay open. Counts them.
     #[derive(Default)]
