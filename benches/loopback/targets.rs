@@ -1,7 +1,7 @@
 //! What stands behind everything that is measured.
 
 use std::net::SocketAddr;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub fn nginx() -> Option<(Nginx, SocketAddr)> {
         ""
     };
     let config = format!(
-        "{user} daemon off; worker_processes 1; pid {root}/pid; error_log {root}/error.log;\
+        "{user} daemon off; master_process off; pid {root}/pid; error_log {root}/error.log;\
          events {{ worker_connections 1024; }}\
          http {{ access_log off; keepalive_requests 1000000; server {{ listen 127.0.0.1:{port}; root {root}; }}\
          client_body_temp_path {root}/a; proxy_temp_path {root}/b; fastcgi_temp_path {root}/c;\
@@ -84,6 +84,7 @@ pub fn nginx() -> Option<(Nginx, SocketAddr)> {
                 .arg(&path)
                 .arg("-p")
                 .arg(dir.path())
+                .stdout(Stdio::null())
                 .spawn()
                 .ok()
         })?;
