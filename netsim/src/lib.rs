@@ -1,5 +1,5 @@
-//! Impaired networks: pure link and NAT models, and a driver that runs quinn over them in simulated
-//! time. The crate knows nothing of what is sent.
+//! Impaired networks: pure link and NAT models, a driver that runs quinn over them in simulated time,
+//! and one that carries the UDP of real programs. The crate knows nothing of what is sent.
 //!
 //! ```text
 //!  quinn endpoint                                                        quinn endpoint
@@ -16,6 +16,7 @@
 //!   take seconds.
 //! - A [`SimSocket`] is what quinn takes in the place of a UDP socket.
 //! - A [`Trace`] records what happened to every packet.
+//! - A [`Relay`] is a wire between real sockets, with the same links, in real time and without root.
 //!
 //! ```
 //! use std::time::Duration;
@@ -82,16 +83,20 @@ mod nat;
 mod network;
 mod quinn_seed;
 mod quinn_socket;
+mod relay;
 mod seed;
 mod socket;
 mod trace;
+mod wire;
 mod world;
 
 pub use link::{Corruption, GilbertElliott, Link, LinkConfig, LinkDrop, Loss, Verdict, Verdicts};
 pub use nat::{Nat, NatConfig, NatDrop, NatKind};
 pub use network::Network;
 pub use quinn_seed::{seed_client_config, seed_server_config, seeded_endpoint_config};
+pub use relay::Relay;
 pub use seed::derive_seed;
 pub use socket::{SimSocket, SocketConfig};
 pub use trace::{Counts, Event, Record, Trace, TraceMode};
+pub use wire::WireCounts;
 pub use world::{Direction, DropReason, HostId, HostStats, NatId};
